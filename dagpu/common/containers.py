@@ -8,7 +8,7 @@ long.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from dagpu.common.errors import OwnershipError
 from dagpu.common.places import describe, here
@@ -18,6 +18,10 @@ class Composite:
     """A value of dagpu's own that consists of other values. It is searched and replaced like a tuple of its items."""
 
     __slots__ = ("_about", "_items")
+
+    _has_own_fields: ClassVar[bool] = True
+    """True if values of the class are these two fields and nothing else, which the compiled reader reads and sets. A
+    class that computes them, or makes its values in another way, says False."""
 
     def __init__(self, about: Any, items: tuple[Any, ...]) -> None:
         self._about = about
@@ -37,6 +41,7 @@ class Composite:
 
 about_of: Final[Callable[[Composite], Any]] = attrgetter("_about")
 items_of: Final[Callable[[Composite], tuple[Any, ...]]] = attrgetter("_items")
+own_fields_of: Final[Callable[[type[Composite]], bool]] = attrgetter("_has_own_fields")
 tokens_of: Final[Callable[[Composite], Callable[..., tuple[Hashable, ...]]]] = attrgetter("_tokens")
 """Return the method of a value that returns its tokens."""
 

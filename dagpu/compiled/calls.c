@@ -25,13 +25,30 @@ void count_refused(void) { ++refused_calls; }
 
 PyObject *new_object(PyObject *type) { return ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0); }
 
+/* The holders of new memory: one token, which `token` gets too, and which is borrowed from them. See Holders. */
+static PyObject *new_holders(PyObject **token) {
+    PyObject *holders = new_object(known.holders), *all = PyList_New(1);
+    *token = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (holders && all && *token) {
+        PyList_SET_ITEM(all, 0, *token);
+        SLOT(holders, slots.holders_token) = all;
+        return holders;
+    }
+    Py_XDECREF(*token);
+    Py_XDECREF(all);
+    Py_XDECREF(holders);
+    return NULL;
+}
+
 /* A tensor on new memory; see NewTensor. */
 static PyObject *build_new(PyObject *recipe, PyObject *memory) {
     Py_ssize_t buffer = PyLong_AsSsize_t(SLOT(recipe, slots.new_buffer));
     if (buffer < 0 || buffer >= PyList_GET_SIZE(memory)) return PyErr_SetString(PyExc_SystemError, "no such buffer"), NULL;
+    PyObject *kind = SLOT(recipe, slots.new_kind), *token = NULL;
+    PyObject *holders = kind == known.shared_tensor ? new_holders(&token) : Py_NewRef(Py_None);
     PyObject *lock = new_object(known.lock), *storage = new_object(known.storage);
-    PyObject *state = new_object(known.handle_state), *tensor = new_object(known.tensor), *empty = PyUnicode_New(0, 0);
-    if (lock && storage && state && tensor && empty) {
+    PyObject *state = new_object(known.handle_state), *tensor = new_object(kind), *empty = PyUnicode_New(0, 0);
+    if (lock && storage && state && tensor && empty && holders) {
         SLOT(lock, slots.lock_readers) = Py_NewRef(zero);
         SLOT(lock, slots.lock_writer) = Py_NewRef(Py_None);
         SLOT(lock, slots.lock_holder) = Py_NewRef(Py_None);
@@ -42,17 +59,22 @@ static PyObject *build_new(PyObject *recipe, PyObject *memory) {
         SLOT(storage, slots.storage_lock) = Py_NewRef(lock);
         SLOT(storage, slots.storage_shares) = Py_NewRef(empty);
         SLOT(storage, slots.storage_graph) = Py_NewRef(known.no_graph);
-        SLOT(state, slots.state_kind) = Py_NewRef(known.tensor);
+        SLOT(state, slots.state_kind) = Py_NewRef(kind);
         SLOT(state, slots.state_storage) = Py_NewRef(storage);
         SLOT(state, slots.state_layout) = Py_NewRef(SLOT(recipe, slots.new_layout));
         SLOT(state, slots.state_origin) = Py_NewRef(SLOT(recipe, slots.new_origin));
         SLOT(state, slots.state_lender) = Py_NewRef(Py_None);
         SLOT(state, slots.state_loan) = Py_NewRef(Py_None);
-        SLOT(state, slots.state_holders) = Py_NewRef(Py_None);
+        SLOT(state, slots.state_holders) = Py_NewRef(holders);
         SLOT(tensor, slots.handle_state) = Py_NewRef(state);
+        if (token) {
+            SLOT(tensor, slots.shared_holders) = Py_NewRef(holders);
+            SLOT(tensor, slots.shared_counted) = Py_NewRef(token);
+        }
     } else {
         Py_CLEAR(tensor);
     }
+    Py_XDECREF(holders);
     Py_XDECREF(lock);
     Py_XDECREF(storage);
     Py_XDECREF(state);
@@ -110,7 +132,23 @@ static PyObject *build_shared(PyObject *recipe) {
     return tensor;
 }
 
+static PyObject *build(PyObject *recipe, Call *call, Section *section);
+
+/* A value of dagpu's own of its items. See CompositeOf. */
+static PyObject *build_composite(PyObject *recipe, Call *call, Section *section) {
+    PyObject *items = build(SLOT(recipe, slots.composite_of_items), call, section);
+    PyObject *made = items ? new_object(SLOT(recipe, slots.composite_kind)) : NULL;
+    if (made) {
+        SLOT(made, slots.composite_about) = Py_NewRef(SLOT(recipe, slots.composite_of_about));
+        SLOT(made, slots.composite_items) = Py_NewRef(items);
+    }
+    Py_XDECREF(items);
+    return made;
+}
+
 static PyObject *build(PyObject *recipe, Call *call, Section *section) {
+    /* What several parts are built from is kept by a function of Python, which is the whole recipe then. */
+    while (Py_IS_TYPE(recipe, (PyTypeObject *)known.first_use)) recipe = SLOT(recipe, slots.first_make);
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.shared_target)) {
         PyObject *tensor = build_shared(recipe);
         if (tensor || PyErr_Occurred()) return tensor;
@@ -118,6 +156,8 @@ static PyObject *build(PyObject *recipe, Call *call, Section *section) {
         return PyObject_CallNoArgs(recipe);
     }
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.new_tensor)) return build_new(recipe, call->memory);
+    if (Py_IS_TYPE(recipe, (PyTypeObject *)known.composite_of) && SLOT(recipe, slots.composite_of_own) == Py_True)
+        return build_composite(recipe, call, section);
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.leaf_memory)) {
         PyObject *leaf = build_leaf(recipe, call->leaves);
         if (leaf || PyErr_Occurred()) return leaf;

@@ -43,7 +43,8 @@ typedef struct {
     PyObject *thread_local_, *outside, *critical, *block, *async_library, *started, *origins, *ours, *is_ours,
         *chosen_device, *chosen_mesh;
     PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *get_handler, *set_handler, *deferred, *end_section,
-        *without_frames, *shared_tensor, *thread_state, *same_value, *tuple_of, *leaf_memory, *new_tensor;
+        *without_frames, *shared_tensor, *thread_state, *same_value, *tuple_of, *leaf_memory, *new_tensor,
+        *first_use, *composite_of, *composite, *tensor_ref;
     /* awaited */
     PyObject *checkpoint_if_cancelled, *landed, *turn;
     /* updates */
@@ -78,7 +79,10 @@ typedef struct {
     Py_ssize_t settings_spin, settings_direct;                                    /* Settings */
     Py_ssize_t same_value, tuple_parts;                                           /* SameValue, TupleOf */
     Py_ssize_t leaf_index, leaf_kind, leaf_layout;                                /* LeafMemory */
-    Py_ssize_t new_device, new_nbytes, new_buffer, new_layout, new_origin;        /* NewTensor */
+    Py_ssize_t new_device, new_nbytes, new_buffer, new_kind, new_layout, new_origin; /* NewTensor */
+    Py_ssize_t first_make;                                                        /* FirstUse */
+    Py_ssize_t composite_kind, composite_of_about, composite_of_items, composite_of_own; /* CompositeOf */
+    Py_ssize_t composite_about, composite_items;                                  /* Composite */
     Py_ssize_t shared_counted, shared_holders, holders_token;                     /* SharedTensor, Holders */
     Py_ssize_t history_versions;                                                  /* History */
     Py_ssize_t version_instant, version_revision, version_value, version_parts, version_written, version_since; /* Version */

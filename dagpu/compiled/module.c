@@ -36,7 +36,7 @@ static const struct { const char *name; size_t at; } objects[] = {
     OBJECT(checkpoint_if_cancelled), OBJECT(landed), OBJECT(turn),
     OBJECT(history), OBJECT(version), OBJECT(live_input), OBJECT(holders), OBJECT(target_memory), OBJECT(shared_target),
     OBJECT(clock), OBJECT(snapshot), OBJECT(perf_counter), OBJECT(stats), OBJECT(observed), OBJECT(feed), OBJECT(own_containers),
-    OBJECT(pool), OBJECT(reference), OBJECT(reference_queue),
+    OBJECT(composite), OBJECT(tensor_ref), OBJECT(composite_of), OBJECT(first_use), OBJECT(pool), OBJECT(reference), OBJECT(reference_queue),
 };
 
 #define PLACE(object, slot, at) {offsetof(Known, object), slot, offsetof(Slots, at)}
@@ -71,7 +71,12 @@ static const struct { size_t object; const char *slot; size_t at; } places[] = {
     PLACE(leaf_memory, "_kind", leaf_kind), PLACE(leaf_memory, "_layout", leaf_layout),
     PLACE(new_tensor, "_device", new_device), PLACE(new_tensor, "_nbytes", new_nbytes),
     PLACE(new_tensor, "_buffer", new_buffer), PLACE(new_tensor, "_layout", new_layout),
-    PLACE(new_tensor, "_origin", new_origin),
+    PLACE(new_tensor, "_origin", new_origin), PLACE(new_tensor, "_kind", new_kind),
+    PLACE(first_use, "_make", first_make),
+    PLACE(composite_of, "_kind", composite_kind), PLACE(composite_of, "_about", composite_of_about),
+    PLACE(composite_of, "_items", composite_of_items),
+    PLACE(composite_of, "_has_own_fields", composite_of_own), PLACE(composite, "_about", composite_about),
+    PLACE(composite, "_items", composite_items),
     PLACE(memory_block, "nbytes", block_nbytes), PLACE(memory_block, "size", block_size), PLACE(pool, "_lock", pool_lock),
     PLACE(pool, "_idle", pool_idle), PLACE(pool, "_sizes", pool_sizes), PLACE(pool, "_used", pool_used),
     PLACE(pool, "dropped", pool_dropped), PLACE(pool, "visited", pool_visited), PLACE(pool, "parked_bytes", pool_parked),

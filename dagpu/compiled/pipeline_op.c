@@ -2,21 +2,51 @@
  * dagpu.runtime.pipeline_class and CudaGraph.launch in dagpu.ops.graph. */
 #include "calls.h"
 
-static PyObject *s_facts, *s_captured, *no_names;
+static PyObject *s_facts, *s_captured, *s_own_fields, *no_names;
 
 int pipeline_ready(void) {
     if (!(s_facts = PyUnicode_InternFromString("facts_of_call"))) return -1;
+    if (!(s_own_fields = PyUnicode_InternFromString("_has_own_fields"))) return -1;
     return (s_captured = PyUnicode_InternFromString("_captured")) && (no_names = PyTuple_New(0)) ? 0 : -1;
 }
 
-/* Return 1 if an argument is one that this passes on: a living tensor that moves or is shared, or a number. */
-static int is_simple(PyObject *argument) {
+/* The tensors that a call moves. */
+typedef struct {
+    PyObject *handle, *fresh; /* `fresh` has the state from then on; it is borrowed from what holds it */
+    PyObject *record;
+} Moving;
+
+/* Return true for a class of dagpu's own whose values are what they are about and their items. */
+static int has_own_fields(PyTypeObject *kind) {
+    if (!PyType_IsSubtype(kind, (PyTypeObject *)known.composite)) return 0;
+    PyObject *own = PyObject_GetAttr((PyObject *)kind, s_own_fields);
+    if (!own) PyErr_Clear();
+    Py_XDECREF(own);
+    return own == Py_True;
+}
+
+/* Return how many tensors of an argument move. Return -1 for one that this does not pass on: it passes on living tensors
+ * that move, are shared or lent, numbers, and values of dagpu's own that consist of such. */
+static Py_ssize_t moving_in(PyObject *argument, int is_item) {
     PyTypeObject *kind = Py_TYPE(argument);
-    if (kind == &PyFloat_Type || kind == &PyLong_Type) return 1;
-    if (kind != (PyTypeObject *)known.tensor && kind != (PyTypeObject *)known.shared_tensor) return 0;
-    PyObject *state = SLOT(argument, slots.handle_state);
-    return state && Py_IS_TYPE(state, (PyTypeObject *)known.handle_state)
-        && SLOT(state, slots.state_lender) == Py_None;
+    if (kind == &PyFloat_Type || kind == &PyLong_Type) return 0;
+    if (kind == (PyTypeObject *)known.tensor || kind == (PyTypeObject *)known.shared_tensor || kind == (PyTypeObject *)known.tensor_ref) {
+        PyObject *state = SLOT(argument, slots.handle_state);
+        if (!state || !Py_IS_TYPE(state, (PyTypeObject *)known.handle_state)) return -1;
+        PyObject *lender = SLOT(state, slots.state_lender);
+        if (lender != Py_None && (kind != (PyTypeObject *)known.tensor_ref || !PyObject_TypeCheck(lender, (PyTypeObject *)known.handle_base)
+                                  || SLOT(lender, slots.handle_state) == Py_None)) return -1;
+        return kind == (PyTypeObject *)known.tensor;
+    }
+    if (is_item || !has_own_fields(kind)) return -1;
+    PyObject *items = SLOT(argument, slots.composite_items);
+    Py_ssize_t all = 0;
+    for (Py_ssize_t i = 0; items && PyTuple_Check(items) && i < PyTuple_GET_SIZE(items); ++i) {
+        Py_ssize_t found = moving_in(PyTuple_GET_ITEM(items, i), 1);
+        if (found < 0) return -1;
+        all += found;
+    }
+    return items && PyTuple_Check(items) ? all : -1;
 }
 
 /* Return an op node with an origin and no plans. */
@@ -28,36 +58,55 @@ static PyObject *new_node(PyObject *type, Py_ssize_t origin_at, PyObject *origin
     return node;
 }
 
-/* Move the tensors among the arguments into a tuple. Return NULL if they cannot be moved: nothing has moved then. */
-static PyObject *move_arguments(PyObject *const *arguments, Py_ssize_t n, PyObject *how, PyObject *origin) {
-    PyObject *few[FEW] = {NULL}, **records = n <= FEW ? few : PyMem_Calloc((size_t)n, sizeof *records);
-    PyObject *held = records ? PyTuple_New(n) : PyErr_NoMemory();
+/* Return what the call holds in the place of an argument: a fresh handle for a tensor that moves, which is added to `moves`.
+ * Return NULL if a tensor has moved meanwhile. */
+static PyObject *held_for(PyObject *argument, Moving **moves, PyObject *how, PyObject *origin) {
+    if (Py_IS_TYPE(argument, (PyTypeObject *)known.tensor)) {
+        PyObject *fresh = new_object(known.tensor), *state = SLOT(argument, slots.handle_state);
+        if (!fresh || !state || !Py_IS_TYPE(state, (PyTypeObject *)known.handle_state)) return Py_XDECREF(fresh), NULL;
+        SLOT(fresh, slots.handle_state) = Py_NewRef(state);
+        PyObject *record = PyTuple_Pack(4, how, origin, SLOT(state, slots.state_layout), SLOT(state, slots.state_origin));
+        *(*moves)++ = (Moving){argument, fresh, record};
+        return record ? fresh : (Py_DECREF(fresh), NULL);
+    }
+    Py_ssize_t moving = moving_in(argument, 0);
+    if (moving < 1) return moving ? NULL : Py_NewRef(argument);
+    PyObject *items = SLOT(argument, slots.composite_items), *all = PyTuple_New(PyTuple_GET_SIZE(items));
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(items); ++i) {
+        PyObject *item = held_for(PyTuple_GET_ITEM(items, i), moves, how, origin);
+        if (item) PyTuple_SET_ITEM(all, i, item);
+        else Py_CLEAR(all);
+    }
+    PyObject *made = all ? new_object((PyObject *)Py_TYPE(argument)) : NULL;
+    if (made) {
+        SLOT(made, slots.composite_about) = Py_NewRef(SLOT(argument, slots.composite_about));
+        SLOT(made, slots.composite_items) = Py_NewRef(all);
+    }
+    Py_XDECREF(all);
+    return made;
+}
+
+/* Move the tensors among the arguments, of which there are `count`, into a tuple. Return NULL if they cannot be moved: nothing
+ * has moved then. */
+static PyObject *move_arguments(PyObject *const *arguments, Py_ssize_t n, Py_ssize_t count, PyObject *how, PyObject *origin) {
+    Moving few[FEW] = {{NULL}}, *moves = count <= FEW ? few : PyMem_Calloc((size_t)count, sizeof *moves), *end = moves;
+    PyObject *held = moves ? PyTuple_New(n) : PyErr_NoMemory();
     int good = held != NULL;
     for (Py_ssize_t i = 0; good && i < n; ++i) {
-        if (!Py_IS_TYPE(arguments[i], (PyTypeObject *)known.tensor)) {
-            PyTuple_SET_ITEM(held, i, Py_NewRef(arguments[i]));
-            continue;
-        }
-        PyObject *fresh = new_object(known.tensor), *state = SLOT(arguments[i], slots.handle_state);
-        good = fresh && state && Py_IS_TYPE(state, (PyTypeObject *)known.handle_state); /* it may have moved meanwhile */
-        if (fresh) PyTuple_SET_ITEM(held, i, fresh);
-        if (!good) break;
-        SLOT(fresh, slots.handle_state) = Py_NewRef(state);
-        records[i] = PyTuple_Pack(4, how, origin, SLOT(state, slots.state_layout), SLOT(state, slots.state_origin));
-        good = records[i] != NULL;
+        PyObject *argument = held_for(arguments[i], &end, how, origin);
+        if (argument) PyTuple_SET_ITEM(held, i, argument);
+        else good = 0;
     }
-    for (Py_ssize_t i = 0; good && i < n; ++i) { /* an allocation may have run code that moves one, and one may be there twice */
-        if (!records[i]) continue;
-        good = SLOT(arguments[i], slots.handle_state) == SLOT(PyTuple_GET_ITEM(held, i), slots.handle_state);
-        for (Py_ssize_t k = 0; good && k < i; ++k) good = arguments[k] != arguments[i];
+    for (Moving *each = moves; good && each < end; ++each) { /* an allocation may have run code that moves one, and one may be there twice */
+        good = SLOT(each->handle, slots.handle_state) == SLOT(each->fresh, slots.handle_state);
+        for (Moving *before = moves; good && before < each; ++before) good = before->handle != each->handle;
     }
-    for (Py_ssize_t i = 0; good && i < n; ++i) {
-        if (!records[i]) continue;
-        records[i] = exchange_slot(arguments[i], slots.handle_moved, records[i]);
-        Py_DECREF(exchange_slot(arguments[i], slots.handle_state, Py_NewRef(Py_None))); /* `held` has another reference */
+    for (Moving *each = moves; good && each < end; ++each) {
+        each->record = exchange_slot(each->handle, slots.handle_moved, each->record);
+        Py_DECREF(exchange_slot(each->handle, slots.handle_state, Py_NewRef(Py_None))); /* `held` has another reference */
     }
-    for (Py_ssize_t i = 0; records && i < n; ++i) Py_XDECREF(records[i]);
-    if (records != few) PyMem_Free(records);
+    for (Moving *each = moves; moves && each < end; ++each) Py_XDECREF(each->record);
+    if (moves != few) PyMem_Free(moves);
     if (!good) Py_CLEAR(held);
     return held;
 }
@@ -65,8 +114,12 @@ static PyObject *move_arguments(PyObject *const *arguments, Py_ssize_t n, PyObje
 /* Return the op of a call of a pipeline with these positional arguments; NULL without an error, and with no effect, if
  * Python must make it. */
 static PyObject *pipeline_op(PyObject *pipeline, PyObject *const *arguments, Py_ssize_t n) {
-    for (Py_ssize_t i = 0; i < n; ++i)
-        if (!is_simple(arguments[i])) return NULL;
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < n; ++i) {
+        Py_ssize_t moving = moving_in(arguments[i], 0);
+        if (moving < 0) return NULL;
+        count += moving;
+    }
     PyObject *facts = PyObject_GetAttr(pipeline, s_facts), *number = PyLong_FromSsize_t(n), *origin = NULL;
     int fits = facts && number && PyTuple_Check(facts) && PyTuple_GET_SIZE(facts) == 3
         ? PySequence_Contains(PyTuple_GET_ITEM(facts, 0), number) : 0;
@@ -80,7 +133,7 @@ static PyObject *pipeline_op(PyObject *pipeline, PyObject *const *arguments, Py_
     PyObject *content = PyTuple_New(2), *made = NULL, *held = NULL;
     PyObject *value = content ? new_node(known.value, slots.value_origin, origin) : NULL;
     PyObject *then = value ? new_node(known.then, slots.then_origin, origin) : NULL;
-    if (then) held = move_arguments(arguments, n, how, origin);
+    if (then) held = move_arguments(arguments, n, count, how, origin);
     if (held) {
         PyTuple_SET_ITEM(content, 0, held);
         PyTuple_SET_ITEM(content, 1, Py_NewRef(no_names));

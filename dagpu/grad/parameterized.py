@@ -43,7 +43,9 @@ class Parameterized(Composite, Generic[_Leaf_co]):
         )
 
     # What `Composite` asks for: leaves are found, moved and lent within values as in tuples.
-    vars().update(_items=property(lambda self: tuple(flattened(self)[0])), _about=property(_form))
+    vars().update(
+        _has_own_fields=False, _items=property(lambda self: tuple(flattened(self)[0])), _about=property(_form)
+    )
 
     @classmethod
     def _made(cls, about: Any, items: tuple[Any, ...]) -> Any:

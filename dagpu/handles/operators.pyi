@@ -24,6 +24,7 @@ _L_co = TypeVar("_L_co", bound=Borrowed, covariant=True)
 
 _Tensor: TypeAlias = Tensor[_D] | SharedTensor[_D] | TensorRef[_D] | TensorMut[_D]
 _Number: TypeAlias = complex | DeviceOp[float, Borrowed]
+_Real: TypeAlias = float | DeviceOp[float, Borrowed]
 
 OPERATE: Final[Slot[Callable[[str, tuple[Any, ...], Origin], Any]]]
 BINARY: Final[dict[str, str]]
@@ -119,37 +120,37 @@ class Operators(Generic[_T_co, _L_co]):
     ) -> DeviceOp[Tensor[_I], _L | _L2]: ...
     def __rrshift__(self: Operators[_Tensor[_I], _L], other: float, /) -> DeviceOp[Tensor[_I], _L]: ...
     @overload
-    def __lt__(self: Operators[_Tensor[_V], _L], other: float, /) -> DeviceOp[Tensor[bool_], _L]: ...
+    def __lt__(self: Operators[_Tensor[_V], _L], other: _Real, /) -> DeviceOp[Tensor[bool_], _L]: ...  # type: ignore[misc]  # reason: an op of a number has no such operator, so nothing is reflected
     @overload
     def __lt__(
         self: Operators[_Tensor[_V], _L], other: Operators[_Tensor[_V], _L2], /
     ) -> DeviceOp[Tensor[bool_], _L | _L2]: ...
     @overload
-    def __le__(self: Operators[_Tensor[_V], _L], other: float, /) -> DeviceOp[Tensor[bool_], _L]: ...
+    def __le__(self: Operators[_Tensor[_V], _L], other: _Real, /) -> DeviceOp[Tensor[bool_], _L]: ...  # type: ignore[misc]  # reason: an op of a number has no such operator, so nothing is reflected
     @overload
     def __le__(
         self: Operators[_Tensor[_V], _L], other: Operators[_Tensor[_V], _L2], /
     ) -> DeviceOp[Tensor[bool_], _L | _L2]: ...
     @overload
-    def __gt__(self: Operators[_Tensor[_V], _L], other: float, /) -> DeviceOp[Tensor[bool_], _L]: ...
+    def __gt__(self: Operators[_Tensor[_V], _L], other: _Real, /) -> DeviceOp[Tensor[bool_], _L]: ...  # type: ignore[misc]  # reason: an op of a number has no such operator, so nothing is reflected
     @overload
     def __gt__(
         self: Operators[_Tensor[_V], _L], other: Operators[_Tensor[_V], _L2], /
     ) -> DeviceOp[Tensor[bool_], _L | _L2]: ...
     @overload
-    def __ge__(self: Operators[_Tensor[_V], _L], other: float, /) -> DeviceOp[Tensor[bool_], _L]: ...
+    def __ge__(self: Operators[_Tensor[_V], _L], other: _Real, /) -> DeviceOp[Tensor[bool_], _L]: ...  # type: ignore[misc]  # reason: an op of a number has no such operator, so nothing is reflected
     @overload
     def __ge__(
         self: Operators[_Tensor[_V], _L], other: Operators[_Tensor[_V], _L2], /
     ) -> DeviceOp[Tensor[bool_], _L | _L2]: ...
     @overload  # type: ignore[override]  # reason: element-wise, as in NumPy
-    def __eq__(self: Operators[_Tensor[_V], _L], other: float, /) -> DeviceOp[Tensor[bool_], _L]: ...
+    def __eq__(self: Operators[_Tensor[_V], _L], other: _Real, /) -> DeviceOp[Tensor[bool_], _L]: ...
     @overload
     def __eq__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self: Operators[_Tensor[_V], _L], other: Operators[_Tensor[_V], _L2], /
     ) -> DeviceOp[Tensor[bool_], _L | _L2]: ...
     @overload  # type: ignore[override]  # reason: element-wise, as in NumPy
-    def __ne__(self: Operators[_Tensor[_V], _L], other: float, /) -> DeviceOp[Tensor[bool_], _L]: ...
+    def __ne__(self: Operators[_Tensor[_V], _L], other: _Real, /) -> DeviceOp[Tensor[bool_], _L]: ...
     @overload
     def __ne__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self: Operators[_Tensor[_V], _L], other: Operators[_Tensor[_V], _L2], /

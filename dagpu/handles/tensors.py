@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeAlia
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.containers import is_container, map_values, own_containers, values_in
+from dagpu.common.containers import (
+    Composite,
+    about_of,
+    is_container,
+    items_of,
+    made_by,
+    map_values,
+    own_containers,
+    values_in,
+)
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.errors import OwnershipError, ShapeError
 from dagpu.common.frozen import Slot
@@ -600,6 +609,10 @@ def move_handles(
                 items.append(item)
             elif kind is tuple and depth < _SHALLOW:
                 items.append(move_handles(item, how, where, moved, depth + 1))
+            elif issubclass(kind, Composite) and depth < _SHALLOW:
+                parts = items_of(item)
+                taken = move_handles(parts, how, where, moved, depth + 1)
+                items.append(item if taken is parts else made_by(kind)(about_of(item), taken))
             elif is_container(item):
                 items.append(_move_nested(item, how, where, moved))
             else:

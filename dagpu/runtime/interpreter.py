@@ -11,13 +11,15 @@ from sniffio import thread_local as async_library
 
 from dagpu.backends.protocol import Run
 from dagpu.common.compiled import MISS, teach
+from dagpu.common.containers import Composite
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, ThreadState, begin_section, end_section
 from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value, variables
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.places import Origin, describe, here, leaves_run, start_of_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
-from dagpu.handles import SharedTensor
+from dagpu.handles import SharedTensor, TensorRef
 from dagpu.handles.device_handles import Device, Stream
+from dagpu.handles.handle_state import Holders
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On, Pure, Then, Value
 from dagpu.ops.graph import Captured, CudaGraph, GraphLaunch, Scope
@@ -36,7 +38,7 @@ from dagpu.runtime.plan_lookup import direct_call, plans
 from dagpu.runtime.run_call import settle
 from dagpu.runtime.trio_waits import TrioWaits, await_steps, await_user, protected
 from dagpu.runtime.waits import BlockingWaits, block_until_done, drive
-from dagpu.tracing.results import LeafMemory, NewTensor, SameValue, TupleOf
+from dagpu.tracing.results import CompositeOf, FirstUse, LeafMemory, NewTensor, SameValue, TupleOf
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
@@ -393,5 +395,6 @@ if isinstance(variables, dict):  # else each look-up is a call
         plans=plans, finish=_finish, without_frames=without_our_frames, then=Then,
         value=Value, pure=Pure, graph_launch=GraphLaunch, device_op=DeviceOp, shared_tensor=SharedTensor,
         thread_state=ThreadState, leaf_memory=LeafMemory, new_tensor=NewTensor, same_value=SameValue,
-        tuple_of=TupleOf,
+        tuple_of=TupleOf, first_use=FirstUse, composite_of=CompositeOf, composite=Composite, holders=Holders,
+        tensor_ref=TensorRef,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
 
-from dagpu.common.containers import Composite, about_of, items_of, made_by
+from dagpu.common.containers import Composite, about_of, items_of, made_by, own_fields_of
 from dagpu.common.layout import Layout
 from dagpu.common.places import Origin
 from dagpu.handles import (
@@ -146,31 +146,19 @@ class TupleOf:
 
 @final
 class NewTensor:
-    """Builds a tensor on new memory of each run. It must not refer to the storage, which belongs to the traced run."""
+    """Builds a `Tensor` or `SharedTensor` on new memory of each run. It must not refer to the storage, which belongs to
+    the traced run."""
 
-    __slots__ = ("_buffer", "_device", "_layout", "_nbytes", "_origin")
+    __slots__ = ("_buffer", "_device", "_kind", "_layout", "_nbytes", "_origin")
 
-    def __init__(self, traced: TracedStorage, layout: Layout, origin: Origin) -> None:
+    def __init__(self, kind: type[HandleBase], traced: TracedStorage, layout: Layout, origin: Origin) -> None:
         self._device, self._nbytes, self._buffer = traced.device, traced.nbytes, traced.buffer
-        self._layout, self._origin = layout, origin
+        self._kind, self._layout, self._origin = kind, layout, origin
 
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
-        storage = Storage(self._device, self._nbytes, memory[self._buffer])
-        return Tensor(HandleState(Tensor, storage, self._layout, self._origin))
-
-
-def new_memory_builder(
-    kind: type[HandleBase], traced: TracedStorage, layout: Layout, origin: Origin
-) -> ResultBuilder | None:
-    """Return a function that builds a handle on new memory of each run. The function must not refer to the storage,
-    which belongs to the traced run."""
-    device, nbytes, buffer = traced.device, traced.nbytes, traced.buffer
-
-    def shared(memory: list[Any], leaves: Sequence[Any]) -> Any:
-        storage = Storage(device, nbytes, memory[buffer])
-        return SharedTensor(HandleState(SharedTensor, storage, layout, origin, holders=Holders()))
-
-    return NewTensor(traced, layout, origin) if kind is Tensor else shared if kind is SharedTensor else None
+        kind, storage = self._kind, Storage(self._device, self._nbytes, memory[self._buffer])
+        holders = Holders() if kind is SharedTensor else None
+        return kind(HandleState(kind, storage, self._layout, self._origin, holders=holders))
 
 
 @final
@@ -199,9 +187,18 @@ def partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
     return lambda memory, leaves: Partition(live_state(whole(memory, leaves)), cut)
 
 
-def composite_builder(kind: type[Composite], about: Any, items: ResultBuilder) -> ResultBuilder:
-    """Return a function that builds a value of dagpu's own from its items."""
-    return lambda memory, leaves: made_by(kind)(about, items(memory, leaves))
+@final
+class CompositeOf:
+    """Builds a value of dagpu's own from its items."""
+
+    __slots__ = ("_about", "_has_own_fields", "_items", "_kind")
+
+    def __init__(self, kind: type[Composite], about: Any, items: ResultBuilder) -> None:
+        self._kind, self._about, self._items = kind, about, items
+        self._has_own_fields = own_fields_of(kind)
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return made_by(self._kind)(self._about, self._items(memory, leaves))
 
 
 def list_builder(items: ResultBuilder) -> ResultBuilder:
@@ -247,6 +244,8 @@ def component_builder(whole: ResultBuilder, count: int, index: int, where: Origi
 #
 # The template of a result: functions that build the same value in another run, from its memory and its leaves.
 
+_NEW: Final[frozenset[type[HandleBase]]] = frozenset((Tensor, SharedTensor))
+"""The kinds of handles that a run makes new memory for."""
 _DEEPEST: Final = 20
 """The depth to which tuples in a result are inspected. A run whose result is nested deeper is traced each time."""
 
@@ -352,7 +351,7 @@ class ResultTemplate:
         kind = type(value)
         if isinstance(value, Composite):
             items = self._tuple_builder(items_of(value), None, depth)
-            return None if items is None else composite_builder(kind, about_of(value), items)
+            return None if items is None else CompositeOf(kind, about_of(value), items)
         if is_tuple(value):
             items = self._tuple_builder(tuple(value), None, depth)
             return None if items is None else named_tuple_builder(kind, items)
@@ -461,7 +460,9 @@ class ResultTemplate:
                 return None
             return LeafMemory(SharedTensor, self._keep(first), state.layout)
         if type(storage) is TracedStorage and storage.builder is self._builder:
-            made = new_memory_builder(state.kind, storage, state.layout, state.origin)
+            made: ResultBuilder | None = (
+                NewTensor(state.kind, storage, state.layout, state.origin) if state.kind in _NEW else None
+            )
         else:
             index = self._traced.source_index(value)
             made = None if index is None else LeafMemory(state.kind, index, state.layout)

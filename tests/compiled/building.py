@@ -20,8 +20,9 @@ READER: Final = "DAGPU_TEST_READER"
 """The environment variable with the folder of the extension that a child is to import in the place of dagpu's own."""
 PATIENCE: Final = 150
 MODULES: Final = (
-    "call_cases", "copy_cases", "section_cases", "task_cases", "graph_cases", "pool_cases", "feeds.change_cases",
-    "feeds.memory_cases", "feeds.failure_cases", "feeds.step_cases", "feeds.random_cases", "long_cases",
+    "call_cases", "copy_cases", "section_cases", "task_cases", "graph_cases", "mesh_cases", "pool_cases",
+    "feeds.change_cases", "feeds.memory_cases", "feeds.failure_cases", "feeds.step_cases",
+    "feeds.random_cases", "long_cases",
 )  # fmt: skip
 """The modules of cases."""
 

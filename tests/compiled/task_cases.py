@@ -36,7 +36,7 @@ def awaited_while_busy(w: World) -> Any:
         x = await ones((N,))
         w.calls.null_busy(3)
         x = await w.step(x, 0.5)
-        w.calls.null_busy(400_000)
+        w.calls.null_busy(4_000_000)
         x = await w.step(x, 0.5)
         return await w.step(x, 1.5)
 

@@ -13,7 +13,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 from unittest.mock import patch
@@ -211,9 +211,7 @@ def iterate(library: Path, parts: Sequence[str] = ()) -> Iterator[tuple[str, dic
         if parts and not any(part in name for part in parts):
             continue
         faulthandler.dump_traceback_later(PATIENCE, exit=True)  # of a case that hangs
-        looks = function.__module__.startswith("tests.compiled.feeds.")
-        spin = patch.object(CudaBackend, "spin", lambda _: ENOUGH) if looks else nullcontext()
-        with spin, opened(library) as driver:
+        with patch.object(CudaBackend, "spin", lambda _: ENOUGH), opened(library) as driver:
             world = World(driver)
             driver.log()
             before = served()[0]

@@ -417,13 +417,21 @@ class SimulatedGpu:
             self.limits.threads,
             0,
             32,
-            lambda nbytes: None,
-            resident=self.resident,
+            self._allow_shared,
+            resident=self._resident,
             variables=found,
             sizes=sizes,
         )
 
-    def resident(self, threads: int, shared: int) -> int:
+    def _allow_shared(self, nbytes: int) -> None:
+        with self.call("cuFuncSetAttribute"):
+            assert nbytes <= self.limits.shared
+
+    def _resident(self, threads: int, shared: int) -> int:
+        with self.call("cuOccupancyMaxActiveBlocksPerMultiprocessor"):
+            return self.most_blocks(threads, shared)
+
+    def most_blocks(self, threads: int, shared: int) -> int:
         """Return how many blocks are on the device at once: one for 1,024 threads, or all shared memory, of each of its
         multiprocessors."""
         limits = self.limits

@@ -352,7 +352,7 @@ def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
     fits = all(0 < n <= most for n, most in zip((*grid, *block), (*limits.grid, *limits.block), strict=True))
     if not fits or prod(block) > limits.threads or launch.shared > limits.shared:
         raise gpu.refused(LAUNCH, 1)
-    if launch.cooperative and prod(grid) > gpu.resident(prod(block), launch.shared):
+    if launch.cooperative and prod(grid) > gpu.most_blocks(prod(block), launch.shared):
         raise gpu.refused(LAUNCH, 720)
     if launch.cluster is not None and any(n % of for n, of in zip(grid, launch.cluster, strict=True)):
         raise gpu.refused(LAUNCH, 1)

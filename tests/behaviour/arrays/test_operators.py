@@ -383,7 +383,9 @@ def test_mistakes_name_the_operator_and_its_line() -> None:
 def test_operands_of_which_only_the_run_knows_that_none_is_a_tensor() -> None:
     """An array that came to the host, several results, and a number: the operator is named, with the cures."""
     x: Any = shared([1.0, 2.0])
-    for op in (x.to_host() + 1, -x.to_host(), zip_ops(x + 0, x + 1) * 2, value(3) + 1):
+    pair: Any = zip_ops(x + 0, x + 1)
+    number: Any = value(3)
+    for op in (x.to_host() + 1, -x.to_host(), pair * 2, number + 1):
         with pytest.raises(
             KernelArgumentError, match=rf"at {re.escape(__file__)}:\d+: no operand is a tensor, nor an op"
         ):

@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -160,6 +161,8 @@ def test_a_network_trained_on_both(
     two: tuple[Device, Device], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """examples/mlp_data_parallel.py, whose own assertions compare it with NumPy."""
+    if find_spec("nvmath") is None:
+        pytest.skip("nvmath-python is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     script = importlib.import_module("mlp_data_parallel")
     monkeypatch.setattr(script, "DEVICES", tuple(each.name for each in two))
