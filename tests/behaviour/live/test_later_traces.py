@@ -1,12 +1,29 @@
 """A feed whose closures build another op after a change: the memory that both traces know."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
-from dagpu import batch, current_device, cutoff, from_host, observe, ones, source, zeros, zip_ops
+from dagpu import (
+    SharedTensor,
+    Tensor,
+    batch,
+    current_device,
+    cutoff,
+    empty,
+    f32,
+    from_host,
+    memcpy,
+    observe,
+    ones,
+    source,
+    value,
+    zeros,
+    zip_ops,
+)  # fmt: skip
 from tests.behaviour.live.live_kernels import N, Op, array, blended, gathered
 from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine, same
 
@@ -204,5 +221,43 @@ def test_what_a_later_stage_copies_to_the_host_is_freed(kind: str) -> None:
                 await feed.next()
                 assert feed.stats.kept_bytes == 0
                 given.set(array(number + 2))
+
+    run(kind, main)
+
+
+def half(t: Op, a: Op) -> Op:
+    """A kernel that covers memory which nothing has written."""
+    return blended(t, a, 0.5)
+
+
+def copied(t: Op, a: Op) -> Op:
+    """A copy to memory which nothing has written, and what a kernel makes of it."""
+
+    def copy(both: tuple[Tensor[f32], SharedTensor[f32]]) -> Op:
+        out, source_of = both
+        return memcpy(out.borrow_mut(), source_of).then(lambda _: value(out))
+
+    return blended(t, zip_ops(empty((N,)), a).then(copy).shared(), 0.5)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+@pytest.mark.parametrize("write", [half, gathered, copied])
+def test_a_trace_of_one_stage_keeps_what_two_have_made(kind: str, write: Callable[[Op, Op], Op]) -> None:
+    """In the first trace a kernel waits for an array of constants, so the memory that it writes is of an earlier stage.
+    The next trace finds the array, and has one stage: it is the same op, of which nothing runs for a number that no
+    kernel reads."""
+
+    async def main() -> None:
+        given, level = source(array(1)), source(1.0)
+        waits = gathered(ones((N,)).shared()).to_host().then(from_host).shared()
+        op = zip_ops(write(given.then(from_host).shared(), waits).to_host(), level)
+        async with observe(op) as feed:
+            for number in range(2, 6):
+                await feed.next()
+                before = feed.stats.launched
+                level.set(float(number))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched == before
+                given.set(array(number))
 
     run(kind, main)
