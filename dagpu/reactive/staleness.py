@@ -14,6 +14,7 @@ from dagpu.ops.initializers import Recipe
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.plans.program import (
     Cell,
+    CopyDtoD,
     GraphLaunch,
     If,
     Instruction,
@@ -67,8 +68,9 @@ class Recent(OrderedDict[_K, _V]):
 #
 # Equal numbers mean contents that are equal by construction. The number of what an instruction leaves in one of its
 # outputs stands for the instruction, without the numbers of its buffers, for the number of the output, and for the
-# value numbers of all that it reads. So two programs that were traced one after the other can be compared, and memory
-# of the first one that is still right for the second one stays in use.
+# value numbers of all that it reads. A copy of a whole buffer has the number of what it copies: where a stage ends, the
+# next one goes on with copies. So two programs that were traced one after the other can be compared, and memory of the
+# first one that is still right for the second one stays in use.
 
 
 @final
@@ -125,7 +127,12 @@ class ValueNumbers:
             reads = tuple(sorted([(names[accesses.buffer[value]], numbers[value]) for value in uses]))
             for buffer in instruction.writes:
                 held = made.get(len(numbers))
-                numbers.append(self.number((does, names[buffer], reads)) if held is None else self.of_leaf(held))
+                if held is not None:
+                    numbers.append(self.of_leaf(held))
+                elif type(instruction) is CopyDtoD and _is_whole(instruction, program):
+                    numbers.append(numbers[uses[0]])
+                else:
+                    numbers.append(self.number((does, names[buffer], reads)))
         return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
 
     def _operation(self, program: Program, instruction: Instruction) -> Hashable:
@@ -156,6 +163,13 @@ class ValueNumbers:
 
     def _constant(self, value: Any) -> Hashable:
         return tuple(map(self._constant, value)) if type(value) is tuple else self.of_leaf(value)
+
+
+def _is_whole(copy: CopyDtoD, program: Program) -> bool:
+    """Return true if a copy leaves in a buffer what another one of the same device holds, byte for byte."""
+    out, source = program.buffers[copy.out.buffer], program.buffers[copy.source.buffer]
+    layout = copy.out.layout
+    return layout == copy.source.layout and layout.nbytes == out.nbytes == source.nbytes and out.device == source.device
 
 
 # ---- staleness

@@ -37,7 +37,7 @@ TURNED = Layout(SQUARE.dtype, (4, 4), (4, 16), 0)
 KERNEL = kernel()
 RANDOM = Uniform(None)
 
-GIVEN, OTHER, SEED, NUMBER, MADE, SECOND = range(6)
+GIVEN, OTHER, SEED, NUMBER, MADE, SECOND, FAR = range(7)
 BUFFERS = (
     Buffer(64, 0, Role.INPUT),
     Buffer(64, 0, Role.INPUT),
@@ -45,8 +45,9 @@ BUFFERS = (
     Buffer(0, HOST, Role.INPUT),
     Buffer(64, 0, Role.OUTPUT),
     Buffer(64, 0, Role.OUTPUT),
+    Buffer(64, 1, Role.INPUT),
 )
-LEAVES = {GIVEN: object(), OTHER: object(), SEED: 1, NUMBER: 2.0}
+LEAVES = {GIVEN: object(), OTHER: object(), SEED: 1, NUMBER: 2.0, FAR: object()}
 
 
 def numbers(table: ValueNumbers, *instructions: Instruction, leaves: dict[int, Any] | None = None) -> dict[int, int]:
@@ -154,6 +155,22 @@ def test_a_launch_may_read_what_it_writes() -> None:
     table = ValueNumbers()
     once, twice = launch((GIVEN,), (MADE,)), launch((GIVEN,), (MADE,))
     assert numbers(table, once)[MADE] != numbers(table, once, twice)[MADE]
+
+
+@pytest.mark.parametrize("layout", [FLAT, TURNED])
+def test_a_copy_of_a_whole_buffer_has_the_number_of_what_it_copies(layout: Layout) -> None:
+    """So what a kernel makes of the copy has the number of what it makes of the buffer."""
+    table = ValueNumbers()
+    assert numbers(table, copied(layout, layout))[MADE] == table.of_leaf(LEAVES[GIVEN])
+    direct = numbers(table, launch((GIVEN,), (SECOND,)))[SECOND]
+    assert numbers(table, copied(layout, layout), launch((MADE,), (SECOND,)))[SECOND] == direct
+
+
+@pytest.mark.parametrize("copy", [copied(*PARTS), copied(PARTS[0], PARTS[0]), copied(TURNED, SQUARE), copied(of=FAR)])
+def test_any_other_copy_has_a_number_of_its_own(copy: CopyDtoD) -> None:
+    """A copy of a part, into another layout, or from another device."""
+    table = ValueNumbers()
+    assert numbers(table, copy)[MADE] not in map(table.of_leaf, (LEAVES[GIVEN], LEAVES[FAR]))
 
 
 def test_two_objects_that_hold_one_content_are_equal() -> None:
