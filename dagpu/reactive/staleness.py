@@ -16,6 +16,7 @@ from dagpu.plans.program import (
     Cell,
     CopyDtoD,
     GraphLaunch,
+    HostCall,
     If,
     Instruction,
     Items,
@@ -68,9 +69,10 @@ class Recent(OrderedDict[_K, _V]):
 #
 # Equal numbers mean contents that are equal by construction. The number of what an instruction leaves in one of its
 # outputs stands for the instruction, without the numbers of its buffers, for the number of the output, and for the
-# value numbers of all that it reads. A copy of a whole buffer has the number of what it copies: where a stage ends, the
-# next one goes on with copies. So two programs that were traced one after the other can be compared, and memory of the
-# first one that is still right for the second one stays in use.
+# value numbers of all that it reads. Where a stage ends, the next one goes on with copies, and has values in place of
+# cells: so a copy of a whole buffer has the number of what it copies, and a value that a function of the host gets has
+# one number either way. So two programs that were traced one after the other can be compared, and memory of the first
+# one that is still right for the second one stays in use.
 
 
 @final
@@ -119,6 +121,10 @@ class ValueNumbers:
             for value in uses:
                 if numbers[value] < 0:
                     numbers[value] = self.of_leaf(leaf(value))
+            if type(instruction) is HostCall:
+                held_in = {accesses.buffer[value]: numbers[value] for value in uses}
+                numbers.append(self.number(self._call(program, instruction, held_in)))
+                continue
             values = operand_values(instruction)
             names: dict[int, int] = {}
             for buffer in (*[each.buffer for each in operands_in(values)], *instruction.reads, *instruction.writes):
@@ -141,6 +147,19 @@ class ValueNumbers:
         own = [instruction] if type(instruction) in (GraphLaunch, If) else constant_values(instruction)
         return type(instruction), program.devices[instruction.device], tuple(map(self._field, own))
 
+    def _call(self, program: Program, call: HostCall, numbers: dict[int, int]) -> Hashable:
+        """Return what a call does, of arguments that have these numbers where they are in buffers."""
+        others = numbers.keys() - {each.buffer for each in operands_in((call.argument,))}
+        reads = tuple(sorted([numbers[buffer] for buffer in others]))
+        return self._operation(program, call), self._argument(call.argument, numbers), reads
+
+    def _argument(self, argument: Any, numbers: dict[int, int]) -> Hashable:
+        """Return an argument of a function of the host: the number of its value, or those of its items."""
+        if type(argument) is Items or type(argument) is tuple:
+            items = argument.items if type(argument) is Items else argument
+            return tuple([self._argument(item, numbers) for item in items])
+        return numbers[argument.buffer] if type(argument) is Cell else self.of_leaf(argument)
+
     def _field(self, value: Any) -> Hashable:
         """Return what a field of an instruction says: equal for kernels and recipes that do the same."""
         if type(value) is KernelSpec:
@@ -157,8 +176,6 @@ class ValueNumbers:
             return View, names[operand.buffer], operand.layout
         if kind is Tiles:
             return Tiles, names[operand.buffer], operand.view.layout, operand.tile, operand.grid
-        if kind is Items:
-            return Items, tuple([self._operand(item, names) for item in operand.items])
         return (Cell, names[operand.buffer]) if kind is Cell else self._constant(operand)
 
     def _constant(self, value: Any) -> Hashable:

@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from numpy.typing import NDArray
 
 from dagpu import (
-    SharedTensor,
-    Tensor,
     batch,
     current_device,
     cutoff,
     empty,
-    f32,
     from_host,
     memcpy,
     observe,
@@ -225,6 +223,9 @@ def test_what_a_later_stage_copies_to_the_host_is_freed(kind: str) -> None:
     run(kind, main)
 
 
+Array = NDArray[np.float32]
+
+
 def half(t: Op, a: Op) -> Op:
     """A kernel that covers memory which nothing has written."""
     return blended(t, a, 0.5)
@@ -233,19 +234,29 @@ def half(t: Op, a: Op) -> Op:
 def copied(t: Op, a: Op) -> Op:
     """A copy to memory which nothing has written, and what a kernel makes of it."""
 
-    def copy(both: tuple[Tensor[f32], SharedTensor[f32]]) -> Op:
+    def copy(both: Any) -> Op:
         out, source_of = both
         return memcpy(out.borrow_mut(), source_of).then(lambda _: value(out))
 
     return blended(t, zip_ops(empty((N,)), a).then(copy).shared(), 0.5)
 
 
+def add(both: tuple[Array, Array]) -> Array:
+    """A sum of the host."""
+    return both[0] + both[1]
+
+
+def called(t: Op, a: Op) -> Op:
+    """A function of the host, of two arrays that the device has had."""
+    return zip_ops(t.to_host(), a.to_host()).host_map(add).then(from_host)
+
+
 @pytest.mark.parametrize("kind", MACHINES)
-@pytest.mark.parametrize("write", [half, gathered, copied])
+@pytest.mark.parametrize("write", [half, gathered, copied, called])
 def test_a_trace_of_one_stage_keeps_what_two_have_made(kind: str, write: Callable[[Op, Op], Op]) -> None:
     """In the first trace a kernel waits for an array of constants, so the memory that it writes is of an earlier stage.
-    The next trace finds the array, and has one stage: it is the same op, of which nothing runs for a number that no
-    kernel reads."""
+    So is what a function of the host gets. The next trace finds the array, and goes on at once: it is the same op, of
+    which nothing runs for a number that no kernel reads."""
 
     async def main() -> None:
         given, level = source(array(1)), source(1.0)
@@ -259,5 +270,27 @@ def test_a_trace_of_one_stage_keeps_what_two_have_made(kind: str, write: Callabl
                 assert same(await feed.next(), await op)
                 assert feed.stats.launched == before
                 given.set(array(number))
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_later_stage_keeps_what_it_makes_of_a_constant(kind: str) -> None:
+    """A constant that a run has made before depends on nothing, as one that the stage makes. So the kernel that reads
+    it alone does not run again for a number that another kernel takes."""
+
+    async def main() -> None:
+        given, level = source(array(1)), source(1.0)
+        t, constant = given.then(from_host).shared(), ones((N,)).shared()
+        await constant
+        inner = blended(t, gathered(constant), level).shared()
+        op = t.to_host().map(lambda x: float(x[0])).then(lambda v: blended(inner, t, v)).to_host()
+        async with observe(op) as feed:
+            await feed.next()
+            for number in range(2, 6):
+                before = feed.stats.launched
+                level.set(float(number))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched - before == 3  # both kernels of the number, and the copy
 
     run(kind, main)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
-from dagpu.plans.program import Items
+from dagpu.plans.program import Items, operands_in
 from dagpu.reactive.staleness import ValueNumbers
 from dagpu.testing import (
     HOST,
@@ -87,7 +87,8 @@ def downloaded(source: Layout = FLAT) -> CopyDtoH:
 
 
 def called(argument: Any, function: Callable[[Any], object] = len) -> HostCall:
-    return HostCall(function, argument, Cell(MADE), (SEED, NUMBER), (MADE,), 0, None)
+    reads = tuple([each.buffer for each in operands_in((argument,))])
+    return HostCall(function, argument, Cell(MADE), reads, (MADE,), 0, None)
 
 
 PARTS = slice_layout(FLAT, (slice(0, 8),)), slice_layout(FLAT, (slice(8, 16),))
@@ -171,6 +172,18 @@ def test_any_other_copy_has_a_number_of_its_own(copy: CopyDtoD) -> None:
     """A copy of a part, into another layout, or from another device."""
     table = ValueNumbers()
     assert numbers(table, copy)[MADE] not in map(table.of_leaf, (LEAVES[GIVEN], LEAVES[FAR]))
+
+
+def test_a_function_gets_a_value_by_its_cell_or_as_it_is() -> None:
+    """Of a later stage what the device has made is a value. The number of the call is the same, also within a tuple."""
+    table, held = ValueNumbers(), {SEED: object(), NUMBER: object()}
+    as_cells, with_value, as_values = (
+        numbers(table, called(argument), leaves=held)[MADE]
+        for argument in (PAIR, Items((held[SEED], Cell(NUMBER))), (held[SEED], held[NUMBER]))
+    )
+    assert as_cells == with_value == as_values
+    nested = Items((Cell(SEED), Items((Cell(NUMBER),))))
+    assert numbers(table, called(nested), leaves=held)[MADE] != as_cells
 
 
 def test_two_objects_that_hold_one_content_are_equal() -> None:
