@@ -294,3 +294,25 @@ def test_a_later_stage_keeps_what_it_makes_of_a_constant(kind: str) -> None:
                 assert feed.stats.launched - before == 3  # both kernels of the number, and the copy
 
     run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_later_stage_keeps_what_it_makes_of_what_a_cutoff_let_through(kind: str) -> None:
+    """A source gets equal contents: the kernels before the cutoff run again, and none behind it, in an update that
+    traces the op."""
+
+    async def main() -> None:
+        given, other = source(array(1)), source(array(2))
+        t = other.then(from_host).shared()
+        cut = cutoff(gathered(given.then(from_host)).shared())
+        waits = t.to_host().map(lambda x: float(x[0]))
+        op = blended(t, cut, waits).shared().to_host()
+        async with observe(op) as feed:
+            await feed.next()
+            for _ in range(4):
+                before = feed.stats.launched
+                given.set(array(1))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched - before == 3  # the upload, and the two launches for its sum
+
+    run(kind, main)
