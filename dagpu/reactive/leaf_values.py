@@ -57,7 +57,7 @@ class LeafValues:
             index = live.storages.get(storage)
             # A storage of an earlier stage may have other memory after this one.
             constant = storage.memory if type(storage) is TracedStorage else storage
-            bits = made.get(storage, earlier)
+            bits = made.get(storage, 0 if storage in live.constants else earlier)
             self._add(buffer, constant, None if index is None else live.inputs[index], bits)
             if index is None and type(storage) is not TracedStorage:
                 self.locks[buffer] = storage

@@ -18,7 +18,7 @@ from dagpu.plans.program import HOST
 from dagpu.reactive.claims import Change
 from dagpu.reactive.leaf_values import LeafValues
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.stage_cutoffs import StageCutoffs
+from dagpu.reactive.stage_cutoffs import StageCutoffs, compared_buffer
 from dagpu.reactive.staleness import Staleness, ValueNumbers
 from dagpu.reactive.tile_updates import ChangedParts, StageTiles
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
@@ -139,14 +139,17 @@ class LiveStage:
 
     def lenders(self, table: ValueNumbers, stale: int) -> Lenders:
         """Return the targets that are right although the bits `stale` have changed, by value number, and name what they
-        hold: a later stage may read it."""
-        numbers, found = self._numbers(table), Lenders()
+        hold: a later stage may read it. What a cutoff has not let through leaves the name of the tensor before, which
+        an earlier trace may have read."""
+        numbers, found, cutoffs = self._numbers(table), Lenders(), self.cutoffs
+        cut_off = {compared_buffer(cut) for cut in cutoffs.inputs if cut.own & cutoffs.cut_off}
         for buffer in self.staleness.targets - self.lost:
             memory = self.targets.memory[buffer]
             is_stale = self.staleness.bits_of(buffer) & stale and buffer not in self.fresh
             if memory is not None and not is_stale:
                 found[numbers[buffer]] = self.targets, buffer
-                table.name(memory, numbers[buffer])
+                if buffer not in cut_off:
+                    table.name(memory, numbers[buffer])
         return found
 
     def contents(self, table: ValueNumbers, stale: int) -> Contents:

@@ -14,7 +14,9 @@ from dagpu.ops.initializers import Recipe
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.plans.program import (
     Cell,
+    CopyDtoD,
     GraphLaunch,
+    HostCall,
     If,
     Instruction,
     Items,
@@ -67,8 +69,10 @@ class Recent(OrderedDict[_K, _V]):
 #
 # Equal numbers mean contents that are equal by construction. The number of what an instruction leaves in one of its
 # outputs stands for the instruction, without the numbers of its buffers, for the number of the output, and for the
-# value numbers of all that it reads. So two programs that were traced one after the other can be compared, and memory
-# of the first one that is still right for the second one stays in use.
+# value numbers of all that it reads. Where a stage ends, the next one goes on with copies, and has values in place of
+# cells: so a copy of a whole buffer has the number of what it copies, and a value that a function of the host gets has
+# one number either way. So two programs that were traced one after the other can be compared, and memory of the first
+# one that is still right for the second one stays in use.
 
 
 @final
@@ -117,6 +121,10 @@ class ValueNumbers:
             for value in uses:
                 if numbers[value] < 0:
                     numbers[value] = self.of_leaf(leaf(value))
+            if type(instruction) is HostCall:
+                held_in = {accesses.buffer[value]: numbers[value] for value in uses}
+                numbers.append(self.number(self._call(program, instruction, held_in)))
+                continue
             values = operand_values(instruction)
             names: dict[int, int] = {}
             for buffer in (*[each.buffer for each in operands_in(values)], *instruction.reads, *instruction.writes):
@@ -125,7 +133,12 @@ class ValueNumbers:
             reads = tuple(sorted([(names[accesses.buffer[value]], numbers[value]) for value in uses]))
             for buffer in instruction.writes:
                 held = made.get(len(numbers))
-                numbers.append(self.number((does, names[buffer], reads)) if held is None else self.of_leaf(held))
+                if held is not None:
+                    numbers.append(self.of_leaf(held))
+                elif type(instruction) is CopyDtoD and _is_whole(instruction, program):
+                    numbers.append(numbers[uses[0]])
+                else:
+                    numbers.append(self.number((does, names[buffer], reads)))
         return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
 
     def _operation(self, program: Program, instruction: Instruction) -> Hashable:
@@ -133,6 +146,19 @@ class ValueNumbers:
         `If` decides depends on its body."""
         own = [instruction] if type(instruction) in (GraphLaunch, If) else constant_values(instruction)
         return type(instruction), program.devices[instruction.device], tuple(map(self._field, own))
+
+    def _call(self, program: Program, call: HostCall, numbers: dict[int, int]) -> Hashable:
+        """Return what a call does, of arguments that have these numbers where they are in buffers."""
+        others = numbers.keys() - {each.buffer for each in operands_in((call.argument,))}
+        reads = tuple(sorted([numbers[buffer] for buffer in others]))
+        return self._operation(program, call), self._argument(call.argument, numbers), reads
+
+    def _argument(self, argument: Any, numbers: dict[int, int]) -> Hashable:
+        """Return an argument of a function of the host: the number of its value, or those of its items."""
+        if type(argument) is Items or type(argument) is tuple:
+            items = argument.items if type(argument) is Items else argument
+            return tuple([self._argument(item, numbers) for item in items])
+        return numbers[argument.buffer] if type(argument) is Cell else self.of_leaf(argument)
 
     def _field(self, value: Any) -> Hashable:
         """Return what a field of an instruction says: equal for kernels and recipes that do the same."""
@@ -150,12 +176,17 @@ class ValueNumbers:
             return View, names[operand.buffer], operand.layout
         if kind is Tiles:
             return Tiles, names[operand.buffer], operand.view.layout, operand.tile, operand.grid
-        if kind is Items:
-            return Items, tuple([self._operand(item, names) for item in operand.items])
         return (Cell, names[operand.buffer]) if kind is Cell else self._constant(operand)
 
     def _constant(self, value: Any) -> Hashable:
         return tuple(map(self._constant, value)) if type(value) is tuple else self.of_leaf(value)
+
+
+def _is_whole(copy: CopyDtoD, program: Program) -> bool:
+    """Return true if a copy leaves in a buffer what another one of the same device holds, byte for byte."""
+    out, source = program.buffers[copy.out.buffer], program.buffers[copy.source.buffer]
+    layout = copy.out.layout
+    return layout == copy.source.layout and layout.nbytes == out.nbytes == source.nbytes and out.device == source.device
 
 
 # ---- staleness

@@ -270,9 +270,9 @@ def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
 
 
 def _blank_outputs(node: LaunchNode, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
-    """Return the buffers that a launch writes, and that nothing has written yet."""
-    found = [storage_of(args[index]) for index, param in _passed(node, args) if param.form.is_written]
-    return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
+    """Return the indices of the arguments that a launch writes, and that nothing has written yet."""
+    found = [(index, storage_of(args[index])) for index, param in _passed(node, args) if param.form.is_written]
+    return {index for index, each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
 
 
 def _device_of_several(
@@ -302,7 +302,7 @@ def _bring_together(
     node: LaunchNode, operands: list[Any], device: int, blank: Collection[int], b: ProgramBuilder, policy: int
 ) -> list[CopyDtoD]:
     """Emit copies to a device of what a launch uses elsewhere, whole buffers, and put them in its operands. Return the
-    copies that bring what it writes back to where that lies. `blank` are buffers that nothing has written.
+    copies that bring what it writes back to where that lies. `blank` are the arguments that nothing has written.
 
     Of a program that is placed later the placement copies what is only read.
     """
@@ -321,7 +321,7 @@ def _bring_together(
             _, target = b.new_tensor(b.device_at(device), (nbytes,), np.dtype(np.uint8), node.origin)
             far = View(view.buffer, target.layout)
             near[far.buffer] = target.buffer
-            if far.buffer not in blank:
+            if index not in blank:
                 b.emit(CopyDtoD(target, far, (far.buffer,), (target.buffer,), device, node.origin), policy)
             if writes:
                 back.append(CopyDtoD(far, target, (target.buffer,), (far.buffer,), at, node.origin))

@@ -164,6 +164,8 @@ class LiveInputs:
         """The memory by which the trace refers to tensors, each with the index of its input."""
         self.shared: list[SharedBuffer] = []
         """The `shared()` nodes whose tensors the stage that is traced makes of sources."""
+        self.constants: set[Storage] = set()
+        """The memory of `shared()` nodes that depend on nothing, and that were made before the trace."""
         self.open: dict[Shared[Any], None] = {}
         """The `shared()` nodes that are evaluated and that another feed observes too, or may do so."""
         self.met: set[AnyOp] = set()
@@ -194,6 +196,7 @@ class LiveInputs:
     def end_trace(self) -> None:
         """Let the versions of the snapshot go, and what is known of earlier traces: the trace is over."""
         self._snapshot, self.bound_before, self.are_equal, self.sharing = None, MappingProxyType({}), is_, None
+        self.constants.clear()
 
     def cutoff_values(self) -> LetThrough:
         """Return the values of the cutoffs, with which a later trace compares its own."""

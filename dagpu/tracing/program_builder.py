@@ -48,7 +48,7 @@ class TracedStorage(Storage):
     Invariant: `builder is None` exactly when the stage that makes it is complete, or has failed.
     """
 
-    __slots__ = ("buffer", "builder", "mark")
+    __slots__ = ("blank", "buffer", "builder", "mark")
 
     def __init__(self, device: Device, nbytes: int, builder: object, buffer: int, mark: object) -> None:
         super().__init__(device, nbytes)
@@ -58,6 +58,8 @@ class TracedStorage(Storage):
         """The index of its buffer in the program of that stage."""
         self.mark = mark
         """The mark of the run that makes it: see `Loans`."""
+        self.blank = False
+        """True for zeros of an earlier stage in place of an `empty` that nothing has read or written yet."""
 
     def settle(self, memory: object) -> None:
         """Set the memory when the stage that makes it is complete."""
@@ -122,7 +124,8 @@ class ProgramBuilder:
     def __init__(self, policies: list[Any], loans: Loans, reads: set[int], *, copies_earlier: bool = False) -> None:
         self.policies = policies
         self._copies_earlier = copies_earlier
-        """True if the stage writes to copies of what earlier stages made, because a later trace may use that again."""
+        """True if the stage writes to copies of what earlier stages made, because a later trace may use that again; and
+        to new memory in place of an `empty`."""
         self._reads = reads
         """The set that identifies the trace to its stand-ins."""
         self.instructions: list[Instruction] = []
@@ -265,6 +268,8 @@ class ProgramBuilder:
             if storage.buffer in self._undefined:
                 self._fill_with_zeros(storage.buffer)
             return self._shared_view(storage.buffer, state.layout)
+        if type(storage) is TracedStorage:
+            storage.blank = False
         self._lock_storage(handle, state, exclusive=state.writable)
         return self._shared_view(self._import_storage(storage), state.layout)
 
@@ -278,19 +283,21 @@ class ProgramBuilder:
                 del self._undefined[storage.buffer]
             return self._shared_view(storage.buffer, state.layout)
         if self._copies_earlier and type(storage) is TracedStorage and self._loans.made_by_run(storage):
-            self._copy_earlier(storage, state.origin)
+            self._make_again(storage, state.origin)
             return self._shared_view(storage.buffer, state.layout)
         self._lock_storage(handle, state, exclusive=True)
         return self._shared_view(self._import_storage(storage), state.layout)
 
-    def _copy_earlier(self, storage: TracedStorage, origin: Origin) -> None:
-        """Copy memory that an earlier stage made. From now on its storage is memory that this program allocates."""
-        earlier, index, device = self._import_storage(storage), len(self.buffers), self.device_index(storage.device)
-        whole = contiguous_layout((storage.nbytes,), np.dtype(np.uint8))
+    def _make_again(self, storage: TracedStorage, origin: Origin) -> None:
+        """Let this program allocate memory that an earlier stage made, with a copy of what it holds, unless nothing has
+        written it. So a launch uses the same as in a trace of one stage."""
+        index, device = len(self.buffers), self.device_index(storage.device)
         self.buffers.append(Buffer(storage.nbytes, device, Role.TEMPORARY))
+        if not storage.blank:
+            earlier, whole = self._import_storage(storage), contiguous_layout((storage.nbytes,), np.dtype(np.uint8))
+            self.emit(CopyDtoD(View(index, whole), View(earlier, whole), (earlier,), (index,), device, origin), 0)
         self._own_storages[index] = weakref.ref(storage)
-        storage.builder, storage.buffer = self, index
-        self.emit(CopyDtoD(View(index, whole), View(earlier, whole), (earlier,), (index,), device, origin), 0)
+        storage.builder, storage.buffer, storage.blank = self, index, False
 
     def write_tiles_view(self, partition: Partition[Any, Any]) -> Tiles:
         """Return the tiles by which a kernel writes a living partition."""
@@ -317,7 +324,9 @@ class ProgramBuilder:
 
     def is_blank_storage(self, storage: TracedStorage) -> bool:
         """Return whether no instruction has written this memory yet."""
-        return storage.builder is self and storage.buffer in self._undefined
+        if storage.builder is self:
+            return storage.buffer in self._undefined
+        return storage.blank and self._loans.made_by_run(storage)
 
     def leave_undefined(self, new: View, policy: int, origin: Origin) -> None:
         """Record the view of the new tensor of an `empty`, which no instruction writes at first. If it is read, or
@@ -436,9 +445,11 @@ class ProgramBuilder:
 
     def program(self) -> Program:
         """Return the program that has been collected. A buffer whose storage has a handle now is an output."""
-        for buffer, (storage, *_) in list(self._undefined.items()):
-            if storage() is not None:
+        for buffer, (reference, *_) in list(self._undefined.items()):
+            storage = reference()
+            if storage is not None:
                 self._fill_with_zeros(buffer)
+                storage.blank = self._copies_earlier
         buffers = list(self.buffers)
         for index, reference in self._own_storages.items():
             if reference() is not None:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
-from dagpu.handles import HANDLES
-from dagpu.handles.tensors import make_unwritable
+from dagpu.handles import HANDLES, live_state
+from dagpu.handles.tensors import handles_in, make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -471,6 +471,8 @@ class LiveSources:
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self.reads.used(once, made_for)
+        if not made_for:
+            self.live.constants.update([live_state(handle).storage for handle in handles_in(once.value)])
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         return revisions_at(self.live.snapshot, (node for node in self.reads.of(once) if type(node) is Source))

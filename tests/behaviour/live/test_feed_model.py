@@ -143,6 +143,19 @@ def test_a_memo_serves_others_until_what_it_reads_changes() -> None:
     assert run(roots[0]).ran == Counter(("root 0",))
 
 
+def test_what_a_memo_remembers_is_all_that_is_below_it() -> None:
+    """Also what the evaluation had met before the memo: the feed that takes its value takes that over too, and need not
+    run it for what comes to read it."""
+    cell = Cell(1)
+    inner = Memo(Call("inner", lambda x: x + 1, (cell,)))
+    outer = Memo(Call("outer", lambda x: 2 * x, (inner,)))
+    maker, taker = ModelFeed(Several((inner, outer))), ModelFeed(outer)
+    assert maker.next().ran == Counter(("inner", "outer"))
+    assert not taker.next().ran
+    reader = ModelFeed(Call("reader", lambda x: x, (inner,)))
+    assert reader.next().kept_by([taker]) == {"inner"}
+
+
 def test_the_model_says_what_a_write_over_memory_takes_along() -> None:
     """To run again what has written last, all that has written before it may run; and nothing else may."""
     first, last = Cell(1), Cell(2)

@@ -1,12 +1,27 @@
 """A feed whose closures build another op after a change: the memory that both traces know."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
+from numpy.typing import NDArray
 
-from dagpu import batch, current_device, cutoff, from_host, observe, ones, source, zeros, zip_ops
+from dagpu import (
+    batch,
+    current_device,
+    cutoff,
+    empty,
+    from_host,
+    memcpy,
+    observe,
+    ones,
+    source,
+    value,
+    zeros,
+    zip_ops,
+)  # fmt: skip
 from tests.behaviour.live.live_kernels import N, Op, array, blended, gathered
 from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine, same
 
@@ -204,5 +219,100 @@ def test_what_a_later_stage_copies_to_the_host_is_freed(kind: str) -> None:
                 await feed.next()
                 assert feed.stats.kept_bytes == 0
                 given.set(array(number + 2))
+
+    run(kind, main)
+
+
+Array = NDArray[np.float32]
+
+
+def half(t: Op, a: Op) -> Op:
+    """A kernel that covers memory which nothing has written."""
+    return blended(t, a, 0.5)
+
+
+def copied(t: Op, a: Op) -> Op:
+    """A copy to memory which nothing has written, and what a kernel makes of it."""
+
+    def copy(both: Any) -> Op:
+        out, source_of = both
+        return memcpy(out.borrow_mut(), source_of).then(lambda _: value(out))
+
+    return blended(t, zip_ops(empty((N,)), a).then(copy).shared(), 0.5)
+
+
+def add(both: tuple[Array, Array]) -> Array:
+    """A sum of the host."""
+    return both[0] + both[1]
+
+
+def called(t: Op, a: Op) -> Op:
+    """A function of the host, of two arrays that the device has had."""
+    return zip_ops(t.to_host(), a.to_host()).host_map(add).then(from_host)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+@pytest.mark.parametrize("write", [half, gathered, copied, called])
+def test_a_trace_of_one_stage_keeps_what_two_have_made(kind: str, write: Callable[[Op, Op], Op]) -> None:
+    """In the first trace a kernel waits for an array of constants, so the memory that it writes is of an earlier stage.
+    So is what a function of the host gets. The next trace finds the array, and goes on at once: it is the same op, of
+    which nothing runs for a number that no kernel reads."""
+
+    async def main() -> None:
+        given, level = source(array(1)), source(1.0)
+        waits = gathered(ones((N,)).shared()).to_host().then(from_host).shared()
+        op = zip_ops(write(given.then(from_host).shared(), waits).to_host(), level)
+        async with observe(op) as feed:
+            for number in range(2, 6):
+                await feed.next()
+                before = feed.stats.launched
+                level.set(float(number))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched == before
+                given.set(array(number))
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_later_stage_keeps_what_it_makes_of_a_constant(kind: str) -> None:
+    """A constant that a run has made before depends on nothing, as one that the stage makes. So the kernel that reads
+    it alone does not run again for a number that another kernel takes."""
+
+    async def main() -> None:
+        given, level = source(array(1)), source(1.0)
+        t, constant = given.then(from_host).shared(), ones((N,)).shared()
+        await constant
+        inner = blended(t, gathered(constant), level).shared()
+        op = t.to_host().map(lambda x: float(x[0])).then(lambda v: blended(inner, t, v)).to_host()
+        async with observe(op) as feed:
+            await feed.next()
+            for number in range(2, 6):
+                before = feed.stats.launched
+                level.set(float(number))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched - before == 3  # both kernels of the number, and the copy
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_later_stage_keeps_what_it_makes_of_what_a_cutoff_let_through(kind: str) -> None:
+    """A source gets equal contents: the kernels before the cutoff run again, and none behind it, in an update that
+    traces the op."""
+
+    async def main() -> None:
+        given, other = source(array(1)), source(array(2))
+        t = other.then(from_host).shared()
+        cut = cutoff(gathered(given.then(from_host)).shared())
+        waits = t.to_host().map(lambda x: float(x[0]))
+        op = blended(t, cut, waits).shared().to_host()
+        async with observe(op) as feed:
+            await feed.next()
+            for _ in range(4):
+                before = feed.stats.launched
+                given.set(array(1))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched - before == 3  # the upload, and the two launches for its sum
 
     run(kind, main)

@@ -359,19 +359,24 @@ class _Evaluation:
         self._last = last
         self._remembers = remembers
         self.generation = _Generation()
-        """What is made or used; below a `Memo` that is evaluated now, what is made or used there."""
+        """What is made or used for the node that is evaluated now."""
         self._all = _Generation()
         self._values: dict[Node, Value] = {}
+        self._below: dict[Node, _Generation] = {}
+        """What was made or used for each of these."""
         self._ran: set[Stamp] = set()
         self._closures: Counter[Name] = Counter()
         """The closures that were called and return a node: what comes of it may be new."""
 
     def of(self, node: Node) -> Value:
         """The value of a node. A node is evaluated once."""
-        found = self._values.get(node)
-        if found is None:
-            found = self._values[node] = self._evaluate(node)
-        return found
+        around, self.generation = self.generation, _Generation()
+        if node not in self._values:
+            self._values[node] = self._evaluate(node)
+            self._below[node] = self.generation
+        around.add(self._below[node])
+        self.generation = around
+        return self._values[node]
 
     def _evaluate(self, node: Node) -> Value:
         match node:
@@ -431,12 +436,9 @@ class _Evaluation:
             self._all.add(remembered.below)
             self.generation.add(remembered.below)
             return remembered.value
-        around, self.generation = self.generation, _Generation()
         value = self.of(node.of)
         if self._remembers:
             node.remembered = _Remembered(value, self.generation)
-        around.add(self.generation)
-        self.generation = around
         return value
 
     def described(self, value: Value) -> Update:

@@ -140,10 +140,6 @@ class FeedTrial:
         self.maybe = maybe_run(recipe) if feeds > 1 else set[str]()
         self.once = run_once(recipe) if feeds > 1 else frozenset[str]()
         """The functions that one feed does not run if the other one has."""
-        self.constants = not {"constant", "closure"}.isdisjoint(step.kind for step in recipe.steps)
-        self.changed = False
-        """True after the first values: till then a constant is an op to the feed that makes it, and memory to the
-        other one, whose program may have other stages."""
         self.times = 8 if place == "explore" else 1
         """How often one launch calls a body: in explored orders it is tried in several ways."""
 
@@ -161,7 +157,6 @@ class FeedTrial:
 
     async def change(self, turn: Turn) -> None:
         """Change the sources of the ops and of all models."""
-        self.changed = bool(turn.changes)
         made: dict[int, Any] = {}
         with ExitStack() as stack:
             if turn.together:
@@ -214,7 +209,7 @@ class FeedTrial:
         least, apart, once = _least(due.shared), _most(due.alone), _most(due.shared)
         # Two feeds at once may each call a closure before its op can be shared, and each make what the other one has
         # made and given up, when it had to wait for another part.
-        shares = len(due.shared) == 1 and (self.changed or not self.constants)
+        shares = len(due.shared) == 1
         for name in ran.keys() | least.keys():
             times = self.most.get(name, 1) * (self.times if name.startswith("kernel") else 1)
             upper = once[name] if shares and name in self.once else apart[name]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
-from dagpu.plans.program import Items
+from dagpu.plans.program import Items, operands_in
 from dagpu.reactive.staleness import ValueNumbers
 from dagpu.testing import (
     HOST,
@@ -37,7 +37,7 @@ TURNED = Layout(SQUARE.dtype, (4, 4), (4, 16), 0)
 KERNEL = kernel()
 RANDOM = Uniform(None)
 
-GIVEN, OTHER, SEED, NUMBER, MADE, SECOND = range(6)
+GIVEN, OTHER, SEED, NUMBER, MADE, SECOND, FAR = range(7)
 BUFFERS = (
     Buffer(64, 0, Role.INPUT),
     Buffer(64, 0, Role.INPUT),
@@ -45,8 +45,9 @@ BUFFERS = (
     Buffer(0, HOST, Role.INPUT),
     Buffer(64, 0, Role.OUTPUT),
     Buffer(64, 0, Role.OUTPUT),
+    Buffer(64, 1, Role.INPUT),
 )
-LEAVES = {GIVEN: object(), OTHER: object(), SEED: 1, NUMBER: 2.0}
+LEAVES = {GIVEN: object(), OTHER: object(), SEED: 1, NUMBER: 2.0, FAR: object()}
 
 
 def numbers(table: ValueNumbers, *instructions: Instruction, leaves: dict[int, Any] | None = None) -> dict[int, int]:
@@ -86,7 +87,8 @@ def downloaded(source: Layout = FLAT) -> CopyDtoH:
 
 
 def called(argument: Any, function: Callable[[Any], object] = len) -> HostCall:
-    return HostCall(function, argument, Cell(MADE), (SEED, NUMBER), (MADE,), 0, None)
+    reads = tuple([each.buffer for each in operands_in((argument,))])
+    return HostCall(function, argument, Cell(MADE), reads, (MADE,), 0, None)
 
 
 PARTS = slice_layout(FLAT, (slice(0, 8),)), slice_layout(FLAT, (slice(8, 16),))
@@ -154,6 +156,34 @@ def test_a_launch_may_read_what_it_writes() -> None:
     table = ValueNumbers()
     once, twice = launch((GIVEN,), (MADE,)), launch((GIVEN,), (MADE,))
     assert numbers(table, once)[MADE] != numbers(table, once, twice)[MADE]
+
+
+@pytest.mark.parametrize("layout", [FLAT, TURNED])
+def test_a_copy_of_a_whole_buffer_has_the_number_of_what_it_copies(layout: Layout) -> None:
+    """So what a kernel makes of the copy has the number of what it makes of the buffer."""
+    table = ValueNumbers()
+    assert numbers(table, copied(layout, layout))[MADE] == table.of_leaf(LEAVES[GIVEN])
+    direct = numbers(table, launch((GIVEN,), (SECOND,)))[SECOND]
+    assert numbers(table, copied(layout, layout), launch((MADE,), (SECOND,)))[SECOND] == direct
+
+
+@pytest.mark.parametrize("copy", [copied(*PARTS), copied(PARTS[0], PARTS[0]), copied(TURNED, SQUARE), copied(of=FAR)])
+def test_any_other_copy_has_a_number_of_its_own(copy: CopyDtoD) -> None:
+    """A copy of a part, into another layout, or from another device."""
+    table = ValueNumbers()
+    assert numbers(table, copy)[MADE] not in map(table.of_leaf, (LEAVES[GIVEN], LEAVES[FAR]))
+
+
+def test_a_function_gets_a_value_by_its_cell_or_as_it_is() -> None:
+    """Of a later stage what the device has made is a value. The number of the call is the same, also within a tuple."""
+    table, held = ValueNumbers(), {SEED: object(), NUMBER: object()}
+    as_cells, with_value, as_values = (
+        numbers(table, called(argument), leaves=held)[MADE]
+        for argument in (PAIR, Items((held[SEED], Cell(NUMBER))), (held[SEED], held[NUMBER]))
+    )
+    assert as_cells == with_value == as_values
+    nested = Items((Cell(SEED), Items((Cell(NUMBER),))))
+    assert numbers(table, called(nested), leaves=held)[MADE] != as_cells
 
 
 def test_two_objects_that_hold_one_content_are_equal() -> None:
