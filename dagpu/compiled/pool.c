@@ -27,6 +27,22 @@ static PyObject *idle_of(PyObject *pool, PyObject *size) {
     return found && PyDict_CheckExact(found) ? found : NULL;
 }
 
+/* Add a size, which has no idle address, with its first one. See Pool._make_idle. What it creates, it creates first. */
+static int add_size(PyObject *pool, PyObject *size, PyObject *address) {
+    PyObject *sizes = SLOT(pool, slots.pool_sizes), *addresses = PyDict_New();
+    int good = addresses && PyList_CheckExact(sizes) && PyDict_SetItem(addresses, address, Py_None) == 0 && !idle_of(pool, size);
+    Py_ssize_t at = 0, smaller = good;
+    while (smaller == 1 && at < PyList_GET_SIZE(sizes))
+        if ((smaller = PyObject_RichCompareBool(PyList_GET_ITEM(sizes, at), size, Py_LT)) == 1) ++at;
+    good = good && smaller >= 0 && PyList_Insert(sizes, at, size) == 0;
+    if (good && PyDict_SetItem(SLOT(pool, slots.pool_idle), size, addresses) < 0) {
+        good = 0;
+        if (PyList_SetSlice(sizes, at, at + 1, NULL) < 0) PyErr_WriteUnraisable(pool);
+    }
+    Py_XDECREF(addresses);
+    return good;
+}
+
 /* Make the dropped blocks idle, but for the last one, if it may be taken at once: return its address. See Pool._sort_in.
  * Return NULL without an error if there is none; `*left` is 1 if a block is left for Python. */
 static PyObject *sort_in(PyObject *pool, PyObject *size, PyObject *wanted, int *left) {
@@ -44,7 +60,7 @@ static PyObject *sort_in(PyObject *pool, PyObject *size, PyObject *wanted, int *
             else if (is_idle < 0) good = 0;
         }
         if (good) good = (used = PyNumber_Subtract(SLOT(pool, slots.pool_used), PyTuple_GET_ITEM(resource, 1))) != NULL;
-        if (good && !taken) good = idle && PyDict_SetItem(idle, address, Py_None) == 0;
+        if (good && !taken) good = idle ? PyDict_SetItem(idle, address, Py_None) == 0 : add_size(pool, its_size, address);
         if (good) { /* its owner is gone, and nothing else refers to it */
             Py_SETREF(SLOT(pool, slots.pool_used), Py_NewRef(used));
             PyObject *same = PyObject_CallMethodNoArgs(gone, s_popleft);

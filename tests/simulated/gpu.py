@@ -392,6 +392,8 @@ class SimulatedGpu:
 
     def reach_peer(self, peer: Gpu) -> bool:
         with self.call("cuCtxEnablePeerAccess"):
+            if peer is self:
+                return False
             if self.machine.peers:
                 self.reached.add(peer.index)
             return self.machine.peers

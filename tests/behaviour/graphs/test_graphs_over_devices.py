@@ -17,6 +17,7 @@ from dagpu import (
     StreamInterpreter,
     all_reduce,
     as_partials,
+    broadcast,
     device,
     dup,
     each,
@@ -32,7 +33,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.testing import parts_of
+from dagpu.testing import Execute, parts_of, plan_of
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import bits
 from tests.programs.meshes import EAGER, Scatter, mesh
@@ -49,6 +50,16 @@ def three(request: pytest.FixtureRequest) -> Iterator[Mesh]:
     """Three devices of each kind."""
     with installed(3, 3) if request.param == "cuda" else nullcontext():
         yield mesh(3, request.param)
+
+
+def test_summands_are_read_where_they_are(three: Mesh) -> None:
+    """Each device adds the summands in one kernel: it copies none of them, its own one neither."""
+    replicas = broadcast(from_host(np.ones(64, f32)).on(three.devices[0]), three).sync()
+    summands = as_partials(each(lambda part, _: dup(part), replicas)).sync()
+    reduced = all_reduce(summands)
+    steps = [step.instruction for step in plan_of(reduced).steps if isinstance(step, Execute)]
+    assert [type(each_step).__name__ for each_step in steps] == ["Launch"] * 3
+    assert reduced.sync().to_host().sync().tolist() == [3.0] * 64
 
 
 def read(t: Any) -> list[float]:

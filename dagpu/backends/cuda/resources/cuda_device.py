@@ -435,7 +435,10 @@ class CudaDevice:
 
     def reaches(self, peer: int) -> bool:
         """Return whether the device reads the memory of device number `peer`. The first call for a peer enables that,
-        where the hardware can: copies between the two take their own link then, and kernels may read the peer."""
+        where the hardware can: copies between the two take their own link then, and kernels may read the peer. Its own
+        memory each device reads, though the driver says that none is a peer of itself."""
+        if peer == self.gpu.index:
+            return True
         with self._lock:
             reached = self._peers.get(peer)
             if reached is None:
