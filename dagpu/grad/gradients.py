@@ -183,10 +183,10 @@ def _differentiated(
 
     def finish(value: Any, evaluation: Any, first: int, begin: Position, known: list[Seen]) -> DeviceOp[Any, Any, Any]:
         recorder: Recorder = evaluation.recorders
-        calls, until = recorder.calls[first:], recorder.position()
+        recorded = recorder.recorded(first, begin)
         if recorder.leave():
             evaluation.recorders = None
-        flow = Flow(known, calls, begin, until, has_rule, is_rule_of_complex)
+        flow = Flow(known, recorded, has_rule, is_rule_of_complex)
         root = _checked_root(value, seed, origin)
         op = backward(flow, Saved(), known, root, seed, origin)
 
