@@ -6,8 +6,19 @@ from typing import Any, assert_type
 
 from typing_extensions import TypeVar
 
-from dagpu import DeviceOp, Elem, SharedTensor, Tensor, TensorMut, array, expr, f32, i32, pipeline
-from dagpu.grad import Parameterized, derivative, grad, parameters, sgd, updated, value_and_grad, vjp, zip_parameters
+from dagpu import DeviceOp, Elem, SharedTensor, Tensor, TensorMut, array, c64, expr, f32, i32, pipeline
+from dagpu.grad import (
+    Parameterized,
+    adam,
+    derivative,
+    grad,
+    parameters,
+    sgd,
+    updated,
+    value_and_grad,
+    vjp,
+    zip_parameters,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -63,3 +74,10 @@ def use(m: Mlp[Shared], x: Shared, hot: Shared) -> None:
 def in_place(m: Mlp[TensorMut[f32]], x: Shared, hot: Shared) -> None:
     op = updated(m, lambda m: value_and_grad(loss)(m, x, hot), lambda w, g: sgd(w, g, 0.1))
     assert_type(op.sync(), Tensor[f32])
+
+
+def complex_step(
+    w: TensorMut[c64], g: SharedTensor[c64], m: TensorMut[c64], v: TensorMut[f32], count: float
+) -> tuple[object, ...]:
+    wrong = adam(w, g, m, m, count)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return sgd(w, g, 0.1), adam(w, g, m, v, count), wrong

@@ -22,6 +22,7 @@ from dagpu import (
 )
 from dagpu.grad import (
     Parameterized,
+    adam,
     assert_gradient,
     derivative,
     grad,
@@ -322,6 +323,15 @@ def stepped(step: Any) -> Any:
     return updated(lent, lambda m: unchecked(lambda m: total(m[0] * m[1]))(m), step)
 
 
+def adapted(squares: Any) -> Any:
+    """A step of Adam of complex elements."""
+    w: Any = zeros((N,), c64).sync()
+    m, v = zeros(w.shape, c64).sync(), zeros(w.shape, squares).sync()
+    step: Any = adam
+    return step(w.borrow_mut(), ones(w.shape, c64).sync().share(), m.borrow_mut(), v.borrow_mut(), 1.0).sync()
+
+
+case(lambda: adapted(c64), ("Begin with real zeros: zeros(w.shape, f32)", lambda: adapted(f32)))
 less: Any = expr(f32, f32)(lambda w, g: w - 0.1 * g)
 unwritten: list[Any] = [lambda w, g: w - 0.1 * g, lambda w, g: value(w), lambda w, g: less(w, g)]
 for bad in unwritten:
