@@ -6,7 +6,23 @@ from typing import Any, assert_type
 
 from typing_extensions import TypeVar
 
-from dagpu import DeviceOp, Elem, SharedTensor, Tensor, TensorMut, array, c64, expr, f32, i32, pipeline
+from dagpu import (
+    DeviceOp,
+    Elem,
+    Partials,
+    Replicated,
+    Sharded,
+    ShardedRef,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    array,
+    c64,
+    expr,
+    f32,
+    i32,
+    pipeline,
+)
 from dagpu.grad import (
     Parameterized,
     adam,
@@ -81,3 +97,27 @@ def complex_step(
 ) -> tuple[object, ...]:
     wrong = adam(w, g, m, m, count)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportCallIssue]
     return sgd(w, g, 0.1), adam(w, g, m, v, count), wrong
+
+
+def of_shards(w: ShardedRef[f32], x: Shared) -> DeviceOp[Replicated[f32], Any]:
+    raise NotImplementedError
+
+
+def of_replicas(w: Replicated[f32], x: Shared) -> DeviceOp[Replicated[f32], Any]:
+    raise NotImplementedError
+
+
+def of_pairs(w: tuple[ShardedRef[f32], ShardedRef[f32]]) -> DeviceOp[Tensor[f32], Any]:
+    raise NotImplementedError
+
+
+def of_whole(w: Shared) -> DeviceOp[Replicated[f32], Any]:
+    raise NotImplementedError
+
+
+def on_several_devices(s: ShardedRef[f32], r: Replicated[f32], x: Shared) -> None:
+    assert_type(vjp(lambda s: of_shards(s, x), s).sync(), tuple[Replicated[f32], Sharded[f32]])
+    assert_type(vjp(lambda r: of_replicas(r, x), r).sync(), tuple[Replicated[f32], Partials[f32]])
+    assert_type(vjp(of_pairs, (s, s)).sync(), tuple[Tensor[f32], tuple[Sharded[f32], Sharded[f32]]])
+    assert_type(value_and_grad(of_whole)(x).sync(), tuple[Replicated[f32], Shared])
+    value_and_grad(of_pairs)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
