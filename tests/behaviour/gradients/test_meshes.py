@@ -45,6 +45,7 @@ from dagpu import (
 from dagpu.grad import assert_gradient, grad, value_and_grad
 from dagpu.meshes import collectives
 from tests.conftest import only_deep
+from tests.simulated.cuda import installed
 
 A: Any = array
 A_GRADIENT: Any = value_and_grad  # of what it refuses
@@ -380,3 +381,21 @@ def test_values_that_are_not_one() -> None:
     ):
         with pytest.raises(GradientError, match=r"gives .* which is not one value. Add up what the devices have"):
             differentiated(function)(copied).sync()
+
+
+@pytest.mark.host_only("GPUs of its own")
+@pytest.mark.parametrize("peers", [True, False])
+def test_on_gpus_that_may_not_read_each_other(peers: bool) -> None:
+    """Sums read the memory of other GPUs where they can, and get copies where they cannot."""
+    numbers = [[(0, 2), (4, 0), (2, 4), (3, 0), (0, 0)], [(1, 0), (1, 1), (0, 0)], [(0, 0), (5, 0), (3, 0), (2, 0)]]
+    slopes: list[list[Any]] = []
+    for kind in ("host", "cuda"):
+        slopes.append([])
+        with installed(1, 3) as machine:
+            machine.peers = peers
+            there = Mesh([f"{kind}:{number}" for number in range(3)])
+            x: Any = from_host(VALUES).on(there.devices[0]).sync().share()
+            for each_program in numbers:
+                over_mesh, _ = pair_of(each_program, there)
+                slopes[-1].append(down(grad(over_mesh)(x).sync()).tobytes())
+    assert slopes[0] == slopes[1]
