@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,12 +35,16 @@ from dagpu import (
     from_host,
     gather,
     halo,
+    observe,
     pipeline,
     plan_of,
     reduce_scatter,
     reshard,
     shard,
     shard_host,
+    source,
+    use_device,
+    use_mesh,
     zip_ops,
 )
 from dagpu.grad import assert_gradient, grad, value_and_grad
@@ -399,3 +404,40 @@ def test_on_gpus_that_may_not_read_each_other(peers: bool) -> None:
                 over_mesh, _ = pair_of(each_program, there)
                 slopes[-1].append(down(grad(over_mesh)(x).sync()).tobytes())
     assert slopes[0] == slopes[1]
+
+
+@settings(max_examples=5)
+@given(numbers=programs)
+def test_in_orders_that_find_a_missing_wait(numbers: list[tuple[int, int]]) -> None:
+    """On devices that try other orders the bits are the same."""
+    over_mesh, _ = pair_of(numbers, Mesh(HOSTS[:3]))
+    expected = down(grad(over_mesh)(up(VALUES)).sync()).tobytes()
+    with use_device("explore:0"):
+        over_mesh, _ = pair_of(numbers, Mesh([f"explore:{number}" for number in range(3)]))
+        assert down(grad(over_mesh)(up(VALUES)).sync()).tobytes() == expected
+
+
+def test_feeds_graphs_and_placed_runs() -> None:
+    """The gradient over a mesh is right in a feed, as one graph, and where the rest of the op is placed by a policy."""
+    over_mesh, _ = pair_of([(0, 0), (5, 0), (3, 0)], MESHES["3"])
+    data = source(VALUES, name="x")
+
+    def wanted(factor: float) -> bytes:
+        return bytes(down(grad(over_mesh)(up(factor * VALUES)).sync()).tobytes())
+
+    async def follow() -> list[bytes]:
+        found = []
+        async with observe(data.then(from_host).share().then(lambda x: grad(over_mesh)(x)).to_host()) as feed:
+            for factor in (1.0, 2.0, 0.5):
+                data.set(factor * VALUES)
+                found.append((await feed.next()).tobytes())
+        return found
+
+    with use_device("host"):
+        assert trio.run(follow) == [wanted(1.0), wanted(2.0), wanted(0.5)]
+    x = up(VALUES)
+    graph = grad(over_mesh)(x).graph()
+    graph.launch().sync()
+    assert down(graph.take_output()).tobytes() == wanted(1.0)
+    with use_mesh(MESHES["3"]):
+        assert down(grad(over_mesh)(x).sync()).tobytes() == wanted(1.0)
