@@ -43,11 +43,13 @@ from dagpu import (
     shard,
     shard_host,
     source,
+    unzip_each,
     use_device,
     use_mesh,
+    value,
     zip_ops,
 )
-from dagpu.grad import assert_gradient, grad, value_and_grad
+from dagpu.grad import assert_gradient, grad, sgd, updated, value_and_grad, vjp
 from dagpu.meshes import collectives
 from tests.conftest import only_deep
 from tests.simulated.cuda import installed
@@ -201,11 +203,11 @@ def try_pair(numbers: list[tuple[int, int]], name: str) -> None:
     x = up(VALUES)
     found, slope = value_and_grad(over_mesh)(x).sync()
     wanted, expected = value_and_grad(on_one)(x).sync()
-    value = down(found)
-    np.testing.assert_allclose(value, down(wanted), rtol=1e-12)
+    shown = down(found)
+    np.testing.assert_allclose(shown, down(wanted), rtol=1e-12)
     assert slope.device == x.device
     np.testing.assert_allclose(down(slope), down(expected), rtol=1e-9, atol=1e-12)
-    assert value.tobytes() == down(over_mesh(x).sync()).tobytes()
+    assert shown.tobytes() == down(over_mesh(x).sync()).tobytes()
 
 
 programs = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 4)), min_size=1, max_size=7)
@@ -284,8 +286,8 @@ def test_leaves_on_several_devices(name: str) -> None:
         return all_reduce(as_partials(each(layer, x.borrow(), r)))
 
     cut, copies = shard_host(w, mesh).sync(), broadcast(up(w), mesh).sync()
-    value, by_cut = value_and_grad(of_shards)(cut.borrow()).sync()
-    assert type(value) is Replicated
+    found, by_cut = value_and_grad(of_shards)(cut.borrow()).sync()
+    assert type(found) is Replicated
     assert type(by_cut) is Sharded
     assert by_cut.layout == cut.layout
     np.testing.assert_allclose(down(by_cut), expected, rtol=1e-12)
@@ -298,8 +300,8 @@ def test_leaves_on_several_devices(name: str) -> None:
         return values.then(lambda v: all_reduce(as_partials(each(lambda a, b, rank: a * b, *v)), "mean"))
 
     both = grad(product)((cut.borrow(), shard_host(w, mesh).sync().borrow()))
-    for found in both.sync():
-        np.testing.assert_allclose(down(found), expected * down(value), rtol=1e-12)
+    for slope in both.sync():
+        np.testing.assert_allclose(down(slope), expected * down(found), rtol=1e-12)
 
 
 def test_a_gradient_of_two_leaves_is_two_tensors() -> None:
@@ -441,3 +443,54 @@ def test_feeds_graphs_and_placed_runs() -> None:
     assert down(graph.take_output()).tobytes() == wanted(1.0)
     with use_mesh(MESHES["3"]):
         assert down(grad(over_mesh)(x).sync()).tobytes() == wanted(1.0)
+
+
+def of_positive(p: Any, rank: Any) -> Any:
+    """A sum of which only the run knows over how many."""
+    return value(p.share()).then(lambda q: A.sum(A.exp(A.compress(q > 0.0, q))))
+
+
+def two_sums(p: Any, rank: Any) -> Any:
+    return value(p.share()).then(lambda q: zip_ops(A.sum(q), A.sum(A.exp(q))))
+
+
+def of_both_sums(x: Any) -> Any:
+    first, second = unzip_each(each(two_sums, shard(dup(x), MESHES["3"])), 2)
+    both = zip_ops(all_reduce(as_partials(first)), all_reduce(as_partials(second), "mean"))
+    return both.then(lambda v: all_reduce(as_partials(each(lambda s, t, rank: s * t, *v)), "mean"))
+
+
+def of_overlapping_parts(x: Any) -> Any:
+    parts = each(lambda w, rank: A.sum(A.sin(w[rank.number : rank.number + 3, ::2])), broadcast(x[1:], MESHES["3"]))
+    return all_reduce(as_partials(parts))
+
+
+AROUND: dict[str, Any] = {
+    "calls that wait": lambda x: all_reduce(as_partials(each(of_positive, shard(dup(x), MESHES["3"])))),
+    "tuples of each": of_both_sums,
+    "parts of replicas of a part": of_overlapping_parts,
+    "calls that are placed one by one": lambda x: A.sum(A.tanh(dup(x).on("host:1")).on("host:1")).on("host:1"),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_stands_around_collectives(name: str) -> None:
+    """Calls on the devices may wait, have several results, and read parts."""
+    assert_gradient(AROUND[name], up(VALUES))
+
+
+def test_vjp_and_updates_over_a_mesh() -> None:
+    """A cotangent may lie elsewhere; and lent weights are written in the run that reads them over a mesh."""
+    mesh = MESHES["3"]
+    cotangent = from_host(2 * VALUES).on("host:1")
+    found, slope = vjp(lambda x: gather(shard(dup(x), mesh), "host:2"), up(VALUES), cotangent=cotangent).sync()
+    assert (found.device.name, slope.device.name) == ("host:2", "host:0")
+    assert down(slope).tolist() == (2 * VALUES).tolist()
+    own: Any = from_host(VALUES).sync()
+
+    def loss(w: Any) -> Any:
+        parts = each(lambda w, rank: A.sum(square(w)) * (rank.number + 1.0), broadcast(w, mesh))
+        return all_reduce(as_partials(parts))
+
+    updated(own.borrow_mut(), lambda w: value_and_grad(loss)(w), lambda w, g: sgd(w, g, 0.01)).sync()
+    np.testing.assert_allclose(down(own), VALUES * (1 - 0.01 * 2 * 6), rtol=1e-12)
