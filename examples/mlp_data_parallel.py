@@ -1,13 +1,13 @@
 """A data-parallel MLP: each device has rows of the batch and rows of the weights.
 
-    all_gather the weights --> each device: the gradient of its rows' loss
-                           --> reduce_scatter the gradients --> step
+    all_gather the weights --> each device: the loss of its rows --> all_reduce
 
-The pass back is derived from the loss. The types say where the data lie: `Sharded` is
-cut over the devices, `Replicated` is on all of them, and gradients are `Partials` until
-they are reduced: to use one before that is an error in mypy. One step of training on
-all devices is one op, and a pipeline, so all steps run by one plan. The devices are the
-GPUs, or otherwise four host devices. Only `DEVICES` names them.
+The pass back is derived from the loss, over all devices: the gradients are reduced to
+the rows of the weights that a device has, by a reduce_scatter. The types say where the
+data lie: `Sharded` is cut over the devices, `Replicated` is on all of them, and losses
+are `Partials` until they are reduced: to use one before that is an error in mypy. One
+step of training on all devices is one op, and a pipeline, so all steps run by one plan.
+The devices are the GPUs, or otherwise four host devices. Only `DEVICES` names them.
 """
 
 from typing import Any
@@ -21,12 +21,14 @@ from dagpu import (
     Elem,
     Mesh,
     Rank,
+    Replicated,
     Sharded,
     ShardedRef,
     SharedTensor,
     Tensor,
     TensorRef,
     all_gather,
+    all_reduce,
     array,
     as_partials,
     as_shards,
@@ -36,12 +38,10 @@ from dagpu import (
     expr,
     f32,
     pipeline,
-    reduce_scatter,
     shard_host,
-    unzip_each,
     zip_ops,
 )
-from dagpu.grad import grad
+from dagpu.grad import vjp
 
 GPUS = [gpu.name for gpu in devices() if gpu.kind == current_device().kind == "cuda"]
 DEVICES = tuple(GPUS[:4]) or ("host:0", "host:1", "host:2", "host:3")
@@ -50,8 +50,8 @@ STEPS, RATE = 30, 0.2
 
 Floats = NDArray[np.floating[Any]]
 Weights = tuple[Sharded[f32], Sharded[f32]]
-Both = tuple[Tensor[f32], Tensor[f32]]
-Whole = tuple[SharedTensor[f32], SharedTensor[f32]]
+Lent = tuple[ShardedRef[f32], ShardedRef[f32]]
+Loss = DeviceOp[Replicated[f32], Borrowed]
 
 descend = expr(f32, f32)(lambda w, gradient: w - RATE * gradient)
 
@@ -66,24 +66,22 @@ def relu(x: Elem[f32]) -> Elem[f32]:
     return array.maximum(x, 0)
 
 
-def loss(
-    w: Whole, x: TensorRef[f32], t: TensorRef[f32]
-) -> DeviceOp[Tensor[f32], Borrowed]:
-    """Return half the squared error of one device's rows of the batch, per row."""
-    y = array.matmul(relu(array.matmul(x, w[0])), w[1])
-    return half_square.sum()(y, t) / x.shape[0]
-
-
-def gradients(
+def loss_of_rows(
     x: TensorRef[f32],
     t: TensorRef[f32],
     w1: SharedTensor[f32],
     w2: SharedTensor[f32],
     rank: Rank,
-) -> DeviceOp[Both, Borrowed]:
-    """Return both layers' gradients from one device's rows of the batch."""
-    found = grad(loss)((w1, w2), x, t)
-    return found.map(lambda both: (both[0].try_unwrap(), both[1].try_unwrap()))
+) -> DeviceOp[Tensor[f32], Borrowed]:
+    """Return half the squared error of one device's rows of the batch, per row."""
+    y = array.matmul(relu(array.matmul(x, w1)), w2)
+    return half_square.sum()(y, t) / x.shape[0]
+
+
+def loss(w: Lent, xs: ShardedRef[f32], ts: ShardedRef[f32]) -> Loss:
+    """Return the mean over all devices, on each of them."""
+    found = each(loss_of_rows, xs, ts, all_gather(w[0]), all_gather(w[1]))
+    return all_reduce(as_partials(found), "mean")
 
 
 def stepped(
@@ -98,16 +96,11 @@ def step(
     w1: ShardedRef[f32], w2: ShardedRef[f32], xs: ShardedRef[f32], ts: ShardedRef[f32]
 ) -> DeviceOp[Weights, Borrowed]:
     """Return one step of gradient descent over all devices, as one op."""
-    found = each(gradients, xs, ts, all_gather(w1), all_gather(w2))
-    of_first, of_second = unzip_each(found)
-    first, second = as_partials(of_first), as_partials(of_second)
+    found = vjp(lambda w: loss(w, xs, ts), (w1, w2))
+    first, second = found.map(lambda value_and_slopes: value_and_slopes[1]).unzip(2)
     return zip_ops(
-        as_shards(
-            each(stepped, w1, reduce_scatter(first, how="mean")), (FEATURES, HIDDEN)
-        ),
-        as_shards(
-            each(stepped, w2, reduce_scatter(second, how="mean")), (HIDDEN, OUTPUTS)
-        ),
+        as_shards(each(stepped, w1, first), (FEATURES, HIDDEN)),
+        as_shards(each(stepped, w2, second), (HIDDEN, OUTPUTS)),
     )
 
 

@@ -80,10 +80,10 @@ def nonzero(x: In[_D], *, size: int | None = None, fill_value: int = 0) -> Devic
     axis. A NaN is not 0.
 
     Without a `size` the length of the results is a value of the run: the host waits until the device has counted,
-    reads one number, and then submits the rest. So no CUDA graph holds the op (`graph()` raises a CaptureError), and
-    no gradient goes by way of it (a GradientError). A pipeline or a feed with it is right, but is traced again in each
-    run, and a pipeline warns of that (a RuntimeWarning). With a `size` the results have this length, nothing waits,
-    and the op is part of every plan, graph and pipeline.
+    reads one number, and then submits the rest. So no CUDA graph holds the op (`graph()` raises a CaptureError). A
+    pipeline or a feed with it is right, but is traced again in each run, and a pipeline warns of that (a
+    RuntimeWarning). With a `size` the results have this length, nothing waits, and the op is part of every plan, graph
+    and pipeline.
 
     Args:
         x: a tensor with one axis at least, or an op whose result is one.
@@ -142,10 +142,10 @@ def compress(
     The condition comes first, as in NumPy. Along an axis it has one element for each row, and rows are chosen.
 
     Without a `size` the length of the result is a value of the run: the host waits until the device has counted, reads
-    one number, and then submits the rest. So no CUDA graph holds the op (`graph()` raises a CaptureError), and no
-    gradient goes by way of it (a GradientError). A pipeline or a feed with it is right, but is traced again in each
-    run, and a pipeline warns of that (a RuntimeWarning). With a `size` the result has this length, nothing waits, and
-    the op is part of every plan, graph and pipeline, and has a gradient.
+    one number, and then submits the rest. So no CUDA graph holds the op (`graph()` raises a CaptureError). A pipeline
+    or a feed with it is right, but is traced again in each run, and a pipeline warns of that (a RuntimeWarning). With a
+    `size` the result has this length, nothing waits, and the op is part of every plan, graph and pipeline. Both have a
+    gradient by `x`.
 
     Args:
         condition: a tensor of bools, or an op whose result is one. For None of `axis` it has the shape of `x`, or one
@@ -215,10 +215,10 @@ def unique(x: In[_V], *, size: int | None = None, fill_value: float = 0) -> Devi
     NaNs come last, and are one element, as in NumPy; so are -0 and 0, of which the first one of `x` stays.
 
     Without a `size` the length of the result is a value of the run: the host waits until the device has counted, reads
-    one number, and then submits the rest. So no CUDA graph holds the op (`graph()` raises a CaptureError), and no
-    gradient goes by way of it (a GradientError). A pipeline or a feed with it is right, but is traced again in each
-    run, and a pipeline warns of that (a RuntimeWarning). With a `size` the result has this length, nothing waits, and
-    the op is part of every plan, graph and pipeline.
+    one number, and then submits the rest. So no CUDA graph holds the op (`graph()` raises a CaptureError). A pipeline
+    or a feed with it is right, but is traced again in each run, and a pipeline warns of that (a RuntimeWarning). With a
+    `size` the result has this length, nothing waits, and the op is part of every plan, graph and pipeline. Neither has
+    a gradient.
 
     Args:
         x: a tensor, or an op whose result is one, of any shape.
@@ -373,7 +373,7 @@ def _found(
         if size is not None:
             return made(Found(held[0], length, size, first, False, origin), held[1:])
         last: AnyOp = ToHost(Value(held[0][length - 1 :], origin), origin)
-        return Then(Zip((last, *sources_of(held)), origin), ByResults(counted, called), origin)
+        return Then(Zip((last, *sources_of(held)), origin), ByResults(counted, called, waits_for_length=True), origin)
 
     def counted(results: tuple[Any, ...]) -> AnyOp:
         last, *rest = results

@@ -1,6 +1,7 @@
 """Derivatives of ops, as ops: the public module `dagpu.grad`."""
 
 from dagpu.grad import linear_rules as linear_rules
+from dagpu.grad import mesh_rules as mesh_rules
 from dagpu.grad import order_rules as order_rules
 from dagpu.grad import stencil_rules as stencil_rules
 from dagpu.grad.checking import assert_gradient

@@ -10,6 +10,7 @@ from dagpu.common.places import describe, here, leaves_run
 from dagpu.grad.gradients import value_and_grad
 from dagpu.grad.parameterized import flattened
 from dagpu.handles import SharedTensor, Tensor
+from dagpu.meshes.values import Replicated
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import from_host
 
@@ -24,7 +25,11 @@ _EACH = 64
 
 @leaves_run
 def assert_gradient(
-    f: Callable[Concatenate[_M, _P], DeviceOp[Tensor[f64], Any]], model: _M, /, *args: _P.args, **kwargs: _P.kwargs
+    f: Callable[Concatenate[_M, _P], DeviceOp[Tensor[f64] | Replicated[f64], Any]],
+    model: _M,
+    /,
+    *args: _P.args,
+    **kwargs: _P.kwargs,
 ) -> None:
     """For tests: compare the gradient of a function of shared tensors of f64 with central differences.
 
@@ -43,7 +48,8 @@ def assert_gradient(
                 f"assert_gradient at {describe(where)}: a leaf is of {leaf.dtype.name}, too coarse for differences. "
                 "Convert it: convert(t, f64)."
             )
-    _, gradients = value_and_grad(f)(model, *args, **kwargs).sync()
+    differentiated: Any = value_and_grad  # by leaves of all kinds
+    _, gradients = differentiated(f)(model, *args, **kwargs).sync()
     values = [leaf.to_host().sync() for leaf in leaves]
     draws = np.random.default_rng(0)
 

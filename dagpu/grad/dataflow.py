@@ -4,7 +4,7 @@ Each instruction of the trace belongs to a recorded call or to none. One that be
 depends on a leaf, is refused: what it makes would have a gradient of 0 without a reason. So is a call without a rule.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from dagpu.common.errors import GradientError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.places import Origin, describe
-from dagpu.grad.record import Call, Position, Seen
+from dagpu.grad.record import Call, Recorded, Seen, Segment
 from dagpu.handles.handle_state import Storage
 from dagpu.kernels.expression import Written
 from dagpu.plans.program import CopyDtoD, Fill, Instruction
@@ -41,7 +41,7 @@ class TracedCall(NamedTuple):
 
 @final
 class Flow:
-    """The calls between leaves and a position, with the values that they read and write.
+    """The calls of a gradient, with the values that they read and write.
 
     Raises:
         GradientError: a leaf flows into an instruction that belongs to no call, into a call without a rule, or as
@@ -51,9 +51,7 @@ class Flow:
     def __init__(
         self,
         leaves: Sequence[Seen],
-        calls: Sequence[Call],
-        start: Position,
-        end: Position,
+        recorded: Recorded,
         has_rule: Callable[[Call], bool],
         is_rule_of_complex: Callable[[Call], bool],
     ) -> None:
@@ -64,13 +62,15 @@ class Flow:
         self._writers: dict[Key, tuple[Origin, str]] = {}
         self._depends: set[Key] = set()
         self._broken: dict[Key, str] = {}
-        self._waiting = {call.origin: call for call in calls if call.waits}
+        self._written: dict[Call, dict[Key, None]] = {}
+        """What calls that wait have written so far. Meanwhile nothing else writes to their arguments, which they have
+        been lent."""
         self._has_rule = has_rule
         self._is_rule_of_complex = is_rule_of_complex
         for leaf in leaves:
             self._depends.add(leaf.storage)
             self.whole[Version(leaf.storage, 0)] = leaf.layout if is_whole(leaf) else _all_of(leaf)
-        for builder, instructions, first, within in _stages(calls, start, end):
+        for builder, instructions, first, within in recorded.stages():
             memory = builder.storages()
 
             def key_of(buffer: int, builder: Any = builder, memory: dict[int, Storage] = memory) -> Key:
@@ -93,17 +93,19 @@ class Flow:
 
     # ---- one stage
     def _follow(
-        self, instructions: Sequence[Instruction], first: int, calls: Sequence[Call], key_of: Callable[[int], Key]
+        self, instructions: Sequence[Instruction], first: int, segments: Sequence[Segment], key_of: Callable[[int], Key]
     ) -> None:
-        """Follow the instructions of a stage from number `first` on. The calls are in their order."""
+        """Follow the instructions of a stage from number `first` on. The segments are in their order."""
         at = first
-        for call in calls:
-            assert call.begin is not None
-            assert call.end is not None
-            for instruction in instructions[at : call.begin.at]:
+        for segment in segments:
+            for instruction in instructions[at : segment.begin]:
                 self._plain(instruction, key_of)
-            self._enter(call, instructions[call.begin.at : call.end.at], key_of)
-            at = call.end.at
+            part = instructions[segment.begin : segment.end]
+            if segment.is_last:
+                self._enter(segment.call, part, key_of)
+            else:
+                self._pass(segment.call, part, key_of)
+            at = segment.end
         for instruction in instructions[at:]:
             self._plain(instruction, key_of)
 
@@ -111,7 +113,6 @@ class Flow:
         """Follow an instruction that belongs to no call."""
         for buffer in instruction.reads:
             if self.depends(key_of(buffer)):
-                self._check_waiting(instruction.origin)
                 raise GradientError(
                     f"{_shown(instruction)} at {describe(instruction.origin)} reads what is differentiated, and no "
                     "rule says how: its gradient would be 0. Give it a rule (gradient_of), build it of functions of "
@@ -132,23 +133,22 @@ class Flow:
             elif key in self._depends:
                 self._broken[key] = f"{_shown(instruction)} at {describe(instruction.origin)}"
 
-    def _check_waiting(self, origin: Origin) -> None:
-        """Raise if an instruction is of a call that waits for the length of its result."""
-        call = self._waiting.get(origin)
-        if call is not None:
-            cure = "Say the length: size=100" if "compress" in call.name else "Keep it out: stop_gradient(x)"
-            raise GradientError(
-                f"{call.name} at {describe(origin)} waits for a number of the device, the length of its result, and a "
-                f"gradient is of one plan. {cure}."
-            )
-
     def _write(self, key: Key, origin: Origin, name: str) -> None:
         self._numbers[key] = self._numbers.get(key, 0) + 1
         self._writers[key] = origin, name
 
+    def _pass(self, call: Call, instructions: Sequence[Instruction], key_of: Callable[[int], Key]) -> None:
+        """Follow instructions of a call that waits after them."""
+        if not _is_stopped(call):
+            self._check_reads(call, instructions, key_of)
+        written = dict.fromkeys([key_of(buffer) for each in instructions for buffer in each.writes])
+        self._written.setdefault(call, {}).update(written)
+        for key in written:
+            self._write(key, call.origin, call.name)
+
     def _enter(self, call: Call, instructions: Sequence[Instruction], key_of: Callable[[int], Key]) -> None:
-        """Follow a call and all its instructions."""
-        stopped = getattr(call.function, "__name__", "") == "stop_gradient"
+        """Follow the last instructions of a call, which are all of one that does not wait."""
+        stopped = _is_stopped(call)
         if not stopped:
             self._check_reads(call, instructions, key_of)
         read = tuple([None if seen is None else self.version(seen.storage) for seen in call.args])
@@ -158,6 +158,7 @@ class Flow:
             flows[0] = False
         for key in written:
             self._write(key, call.origin, call.name)
+        written |= self._written.pop(call, {})
         results = tuple([self.version(seen.storage) for seen in call.results])
         if not written and any(seen.storage in {a.storage for a in call.args if a} for seen in call.results):
             return  # the result is an argument, or a part of one
@@ -238,16 +239,9 @@ def _all_of(part: Seen) -> Layout:
     return contiguous_layout((part.storage.nbytes // dtype.itemsize,), dtype)
 
 
-def _stages(
-    calls: Sequence[Call], start: Position, end: Position
-) -> Iterator[tuple[Any, Sequence[Instruction], int, list[Call]]]:
-    """Yield each builder from the start to the end: its instructions, where the first one begins, and its calls."""
-    ends = [each.builder for call in calls for each in (call.begin, call.end) if each is not None]
-    builders = dict.fromkeys([start.builder, *ends, end.builder])
-    for builder in builders:
-        last = end.at if builder is end.builder else len(builder.instructions)
-        within = [call for call in calls if call.end is not None and call.end.builder is builder and not call.waits]
-        yield builder, builder.instructions[:last], start.at if builder is start.builder else 0, within
+def _is_stopped(call: Call) -> bool:
+    """True for a call of `stop_gradient`."""
+    return getattr(call.function, "__name__", "") == "stop_gradient"
 
 
 def varies(dtype: "np.dtype[Any]") -> bool:

@@ -1,7 +1,7 @@
 """`value_and_grad` and its relatives: from a function that builds an op to one that builds the op of its gradient."""
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -13,31 +13,40 @@ from dagpu.grad.dataflow import Flow
 from dagpu.grad.parameterized import Parameterized, flattened
 from dagpu.grad.record import Position, Recorder, Saved, Seen, seen
 from dagpu.grad.reverse import backward, has_rule, is_rule_of_complex
+from dagpu.grad.spread_leaves import SPREAD_LEAVES, checked_replica, gradients_of, handles_of
 from dagpu.handles import HANDLES, SharedTensor, Tensor
 from dagpu.handles.handle_state import Storage
 from dagpu.kernels.annotations import In
+from dagpu.meshes.values import SPREAD_VALUES, Partials, Replicated, Sharded, ShardedRef
 from dagpu.ops.base import Borrowed, DeviceOp
-from dagpu.ops.compose import ByTrace, Then, Value
+from dagpu.ops.compose import ByTrace, Map, Then, Value
 from dagpu.ops.creation import dup
 from dagpu.ops.recording import recorded
 
 _P = ParamSpec("_P")
 _F = TypeVar("_F", f16, bf16, f32, f64)
 _L = TypeVar("_L", bound=Borrowed)
-_M = TypeVar("_M", bound="Parameterized[SharedTensor[Any]] | SharedTensor[Any] | tuple[Any, ...]")
+_N = TypeVar("_N", bound=np.generic)
+_Tree: TypeAlias = "Parameterized[SharedTensor[Any]] | SharedTensor[Any] | tuple[_Tree, ...]"
+_M = TypeVar("_M", bound=_Tree)
+_V = TypeVar(
+    "_V",
+    Tensor[f16], Tensor[bf16], Tensor[f32], Tensor[f64],
+    Replicated[f16], Replicated[bf16], Replicated[f32], Replicated[f64],
+)  # fmt: skip
 
 
 def value_and_grad(
-    f: Callable[Concatenate[_M, _P], DeviceOp[Tensor[_F], _L]], /
-) -> Callable[Concatenate[_M, _P], DeviceOp[tuple[Tensor[_F], _M], _L]]:
+    f: Callable[Concatenate[_M, _P], DeviceOp[_V, _L]], /
+) -> Callable[Concatenate[_M, _P], DeviceOp[tuple[_V, _M], _L]]:
     """Return the function whose op gives f's value, of one element, and its gradient by the first argument.
 
     The first argument is a shared tensor, or a tree of them (a tuple, or a `Parameterized`); the gradient is a tree of
-    the same class. `f` is called once in each trace, with the same arguments, and builds an op as ever. What the pass
-    back reads of the pass forward stays in the memory of the run, and the op owns nothing after it. Derivatives follow
-    memory: a leaf that `f` reaches in another way, by a variable of its scope say, counts too. A tensor that was
-    computed from a leaf before `f` is called is a constant. The gradient by a complex z = x + iy is d/dx + i d/dy, so a
-    step against it lowers the value, as for real numbers.
+    the same class. The value is a tensor, or the `Replicated` of an `all_reduce`. `f` is called once in each trace,
+    with the same arguments, and builds an op as ever. What the pass back reads of the pass forward stays in the memory
+    of the run, and the op owns nothing after it. Derivatives follow memory: a leaf that `f` reaches in another way, by
+    a variable of its scope say, counts too. A tensor that was computed from a leaf before `f` is called is a constant.
+    The gradient by a complex z = x + iy is d/dx + i d/dy, so a step against it lowers the value, as for real numbers.
 
     Raises (when the op is traced, before anything runs):
         GradientError: something on the way has no derivative (a kernel without a rule, a function of the host), has
@@ -59,9 +68,7 @@ def value_and_grad(
     return with_gradient
 
 
-def grad(
-    f: Callable[Concatenate[_M, _P], DeviceOp[Tensor[_F], _L]], /
-) -> Callable[Concatenate[_M, _P], DeviceOp[_M, _L]]:
+def grad(f: Callable[Concatenate[_M, _P], DeviceOp[_V, _L]], /) -> Callable[Concatenate[_M, _P], DeviceOp[_M, _L]]:
     """Return the function whose op gives the gradient of f's value by the first argument. See `value_and_grad`."""
     origin = here()
 
@@ -80,20 +87,48 @@ def grad(
 
 @overload
 def vjp(
-    f: Callable[[SharedTensor[_F]], DeviceOp[Tensor[_F], _L]], by: SharedTensor[_F], /, *, cotangent: In[_F]
-) -> DeviceOp[tuple[Tensor[_F], SharedTensor[_F]], _L]: ...
+    f: Callable[[SharedTensor[_F]], DeviceOp[_V, _L]], by: SharedTensor[_F], /, *, cotangent: In[Any] | None = None
+) -> DeviceOp[tuple[_V, SharedTensor[_F]], _L]: ...
 @overload
 def vjp(
-    f: Callable[[_M], DeviceOp[Tensor[_F], _L]], by: _M, /, *, cotangent: In[_F]
-) -> DeviceOp[tuple[Tensor[_F], _M], _L]: ...
+    f: Callable[[_M], DeviceOp[_V, _L]], by: _M, /, *, cotangent: In[Any] | None = None
+) -> DeviceOp[tuple[_V, _M], _L]: ...
+@overload
+def vjp(
+    f: Callable[[ShardedRef[_N]], DeviceOp[_V, _L]], by: ShardedRef[_N], /, *, cotangent: In[Any] | None = None
+) -> DeviceOp[tuple[_V, Sharded[_N]], _L]: ...
+@overload
+def vjp(
+    f: Callable[[Replicated[_N]], DeviceOp[_V, _L]], by: Replicated[_N], /, *, cotangent: In[Any] | None = None
+) -> DeviceOp[tuple[_V, Partials[_N]], _L]: ...
+@overload
+def vjp(
+    f: Callable[[tuple[ShardedRef[_N], ShardedRef[_N]]], DeviceOp[_V, _L]],
+    by: tuple[ShardedRef[_N], ShardedRef[_N]],
+    /,
+    *,
+    cotangent: In[Any] | None = None,
+) -> DeviceOp[tuple[_V, tuple[Sharded[_N], Sharded[_N]]], _L]: ...
+@overload
+def vjp(
+    f: Callable[[tuple[ShardedRef[_N], ShardedRef[_N], ShardedRef[_N]]], DeviceOp[_V, _L]],
+    by: tuple[ShardedRef[_N], ShardedRef[_N], ShardedRef[_N]],
+    /,
+    *,
+    cotangent: In[Any] | None = None,
+) -> DeviceOp[tuple[_V, tuple[Sharded[_N], Sharded[_N], Sharded[_N]]], _L]: ...
 @leaves_run
-def vjp(f: Any, by: Any, /, *, cotangent: Any) -> Any:
+def vjp(f: Any, by: Any, /, *, cotangent: Any = None) -> Any:
     """Return the op of `f(by)`, a tensor of any shape, and of the product of a cotangent with the Jacobian of it.
+
+    By values on several devices the gradient has the dual type, for mypy too: by a `ShardedRef` it is a `Sharded`, and
+    by a `Replicated` it is `Partials`, a summand for each device.
 
     Args:
         f: a function of a shared tensor, or of a tree of them, that builds an op.
         by: that tensor or tree.
         cotangent: a tensor of the shape of f's value, or an op of one: what the gradient of the value is taken to be.
+            None is for 1, and a value of one element.
 
     Raises:
         GradientError: as for `value_and_grad`; or the cotangent has another shape than the value.
@@ -105,6 +140,8 @@ def vjp(f: Any, by: Any, /, *, cotangent: Any) -> Any:
     def paired(found: Any, gradients: tuple[Any, ...]) -> Any:
         return found, rebuilt(list(gradients))
 
+    if cotangent is None:
+        return _differentiated(f, (by,), {}, leaves, 1.0, paired, where)
     given = cotangent if isinstance(cotangent, DeviceOp) else Value(cotangent, where)
 
     def of_shared(seed: Any) -> Any:
@@ -138,9 +175,9 @@ _stopped = recorded(_stop)
 
 # ---- the transformation
 def _check_leaves(name: str, leaves: list[Any], where: Origin) -> None:
-    """Raise unless the leaves are shared tensors of floats, each of memory of its own."""
+    """Raise unless the leaves are shared tensors of floats, or such values on several devices."""
     for leaf in leaves:
-        if type(leaf) is not SharedTensor:
+        if type(leaf) not in (SharedTensor, *SPREAD_LEAVES):
             cure = "Share it: t.share(), or from_host(x).sync().share()"
             raise TypeError(
                 f"{name} at {describe(where)}: a leaf of the first argument is {format_value(leaf)}, but shared "
@@ -168,7 +205,7 @@ def _differentiated(
         recorder = evaluation.recorders
         if recorder is None:
             recorder = evaluation.recorders = Recorder(evaluation)
-        known = [_seen_leaf(leaf, origin) for leaf in leaves]
+        known = [_seen_leaf(handle, origin) for leaf in leaves for handle in handles_of(leaf)]
         _check_apart([each.storage for each in known], origin)
         first, begin = recorder.enter()
         op = recorder.calling(lambda: f(*args, **kwargs))
@@ -183,10 +220,10 @@ def _differentiated(
 
     def finish(value: Any, evaluation: Any, first: int, begin: Position, known: list[Seen]) -> DeviceOp[Any, Any, Any]:
         recorder: Recorder = evaluation.recorders
-        calls, until = recorder.calls[first:], recorder.position()
+        recorded = recorder.recorded(first, begin)
         if recorder.leave():
             evaluation.recorders = None
-        flow = Flow(known, calls, begin, until, has_rule, is_rule_of_complex)
+        flow = Flow(known, recorded, has_rule, is_rule_of_complex)
         root = _checked_root(value, seed, origin)
         op = backward(flow, Saved(), known, root, seed, origin)
 
@@ -195,7 +232,7 @@ def _differentiated(
                 for call in recorder.forget():
                     call.args.clear()
                     call.results.clear()
-            return Value(combined(value, found), origin)
+            return Map(gradients_of(leaves, found, origin), lambda gradients: combined(value, gradients), origin)
 
         return Then(op, ByTrace(end, "gradient"), origin)
 
@@ -219,6 +256,8 @@ def _check_apart(storages: list[Storage], origin: Origin) -> None:
 
 def _checked_root(value: Any, seed: Any, origin: Origin) -> Seen:
     """Return the tensor whose gradient is asked for."""
+    if type(value) in SPREAD_VALUES:
+        value = checked_replica(value, origin)
     root = seen(value) if type(value) in HANDLES else None
     if root is None or root.layout.dtype not in FLOATING:
         what = format_value(value) if root is None else f"a tensor of {root.layout.dtype.name}"

@@ -2,14 +2,17 @@
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Generic, ParamSpec, cast, final
 
 from dagpu.common.errors import GradientError
 from dagpu.common.places import describe, here, leaves_run
 from dagpu.common.wrong_arguments import format_value
+from dagpu.grad.record import filled, placed_of
 from dagpu.grad.reverse import OWN_RULES, owner_of_rule
 from dagpu.kernels.decorator import Kernel
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Then, Zip
 from dagpu.ops.recording import RECORDER
 
 _P = ParamSpec("_P")
@@ -33,10 +36,36 @@ class Rule(Generic[_P]):
         recorder = RECORDER.get()
         if recorder is None or not inspect.isfunction(self._function):  # a kernel tells the recorder itself
             return cast("DeviceOp[Any, Any]", self._function(*args, **kwargs))
-        return cast("DeviceOp[Any, Any]", recorder.call(self, self._function, args, kwargs))
+        build = _with_handles(self._function, args, kwargs)
+        return cast("DeviceOp[Any, Any]", recorder.call(self, build, args, kwargs))
 
     def __repr__(self) -> str:
         return f"<gradient of {self.__name__}>"
+
+
+def _with_handles(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """Return the function that is called with ops in place of all tensors, and calls `function` in the trace with
+    handles where these arguments have some: it may read each of them more than once."""
+    origin = here()
+
+    @wraps(function)
+    def build(*given: Any, **named: Any) -> DeviceOp[Any, Any, Any]:
+        tensors, ops = list[Any](), list[Any]()
+        placed_of((args, kwargs), tensors)
+        placed = placed_of((given, named), ops)
+        handles = [number for number, each in enumerate(tensors) if not isinstance(each, DeviceOp)]
+
+        def call(values: tuple[Any, ...]) -> Any:
+            parts = list(ops)
+            for number, value in zip(handles, values, strict=True):
+                parts[number] = value
+            return function(*filled(placed[0], parts), **filled(placed[1], parts))
+
+        if not handles:
+            return cast("DeviceOp[Any, Any, Any]", call(()))
+        return Then(Zip(tuple([ops[number] for number in handles]), origin), call, origin)
+
+    return build
 
 
 @leaves_run

@@ -1,11 +1,12 @@
 """What a trace has called since a gradient began to record it: `Recorder`, with a `Call` for each call of a function.
 
 A call's arguments are evaluated first, all of them, and then the instructions of the call follow each other without
-a gap. So each instruction belongs to one call or to none, and a value is followed by its memory: `then`, `map`,
-`unzip`, `shared` and `on` need no rule.
+a gap; those of a call that waits for a number of the device in several pieces, with other work between them. So each
+instruction belongs to one call or to none, and a value is followed by its memory: `then`, `map`, `unzip`, `shared` and
+`on` need no rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, NamedTuple, final
@@ -65,13 +66,10 @@ class Call:
     args: list[Seen | None]
     """The tensors among the arguments, in order; None for a value of the host."""
     results: list[Seen] = field(default_factory=list)
-    begin: Position | None = None
-    end: Position | None = None
-
-    @property
-    def waits(self) -> bool:
-        """True for a call that waits for a number of the device, so that a later stage of the trace ends it."""
-        return self.begin is not None and self.end is not None and self.begin.builder is not self.end.builder
+    outer: "Call | None" = None
+    """The call within which this one is, for a gradient within that call alone."""
+    began: int | None = None
+    """The number of segments before its begin; None for one that has not begun."""
 
     @property
     def name(self) -> str:
@@ -88,11 +86,50 @@ class Call:
         return f"array.{name}" if getattr(function, "__module__", "").startswith("dagpu.arrays") else name
 
 
+class Segment(NamedTuple):
+    """Instructions of a stage that follow each other and belong to a call, within no other one."""
+
+    call: Call
+    builder: Any
+    begin: int
+    end: int
+    is_last: bool
+    """True for the last one of the call."""
+
+
 def seen(x: object) -> Seen | None:
     """Return what a handle refers to; None for other values and for handles that have moved."""
     handle: Any = x
     state = find_live_state(handle) if type(x) in HANDLES or type(x) is Partition else None
     return None if state is None else Seen(state)
+
+
+@final
+class Recorded(NamedTuple):
+    """What a trace has called since a gradient began."""
+
+    segments: Sequence[Segment]
+    number: int
+    """The number of segments before it began."""
+    builders: Sequence[Any]
+    """The builders of the stages since then."""
+    start: Position
+    end: Position
+
+    def stages(self) -> Iterator[tuple[Any, Sequence[Any], int, list[Segment]]]:
+        """Yield the builder of each stage, its instructions, where the first one begins, and the segments."""
+        within: dict[int, list[Segment]] = {}
+        for each in self.segments:
+            call, outer = each.call, each.call.outer
+            while outer is not None and outer.began is not None and outer.began >= self.number:
+                call, outer = outer, outer.outer
+            if call.began is not None and call.began >= self.number:
+                mine = each._replace(call=call, is_last=each.is_last and call is each.call)
+                within.setdefault(id(each.builder), []).append(mine)
+        for builder in self.builders:
+            last = self.end.at if builder is self.end.builder else len(builder.instructions)
+            first = self.start.at if builder is self.start.builder else 0
+            yield builder, builder.instructions[:last], first, within.get(id(builder), [])
 
 
 @final
@@ -102,10 +139,15 @@ class Recorder:
     def __init__(self, evaluation: Any) -> None:
         self._evaluation = ref(evaluation)
         """Weak, since the trace holds the ops of calls, which hold this: a refused run drops its tensors at once."""
-        self.calls: list[Call] = []
+        self.segments: list[Segment] = []
+        self.builders: list[Any] = []
+        """The builders of the stages so far."""
         self.depth = 0
         """The number of gradients that record."""
-        self._open: Call | None = None
+        self.open: Call | None = None
+        """The call to which instructions belong now."""
+        self._since = 0
+        """The number of the first instruction of the open call's segment."""
 
     def position(self) -> Position:
         """Return the position that the trace has reached."""
@@ -116,12 +158,19 @@ class Recorder:
 
     def active(self) -> "Recorder | None":
         """Return the recorder for what is called now: none within a call, whose rule covers all that it does."""
-        return None if self._open is not None else self
+        return None if self.open is not None else self
 
     def enter(self) -> tuple[int, Position]:
-        """Begin a gradient. Return how many calls there are before it, and its position."""
+        """Begin a gradient. Return how many segments there are before it, and its position."""
         self.depth += 1
-        return len(self.calls), self.position()
+        self.switch(self.open)
+        return len(self.segments), self.position()
+
+    def recorded(self, number: int, start: Position) -> Recorded:
+        """Return what has been called since a gradient began."""
+        self.switch(self.open)
+        stage = next(at for at, builder in enumerate(self.builders) if builder is start.builder)
+        return Recorded(self.segments[number:], number, self.builders[stage:], start, self.position())
 
     def leave(self) -> bool:
         """End a gradient. Return true if no other one records."""
@@ -130,8 +179,48 @@ class Recorder:
 
     def forget(self) -> list[Call]:
         """Return all calls, and forget them: whoever holds an op of one would keep its memory."""
-        found, self.calls = self.calls, []
-        return found
+        found = dict.fromkeys([each.call for each in self.segments])
+        self.segments, self.builders = [], []
+        return list(found)
+
+    # ---- to which call an instruction belongs
+    def switch(self, call: Call | None, *, ended: bool = False) -> None:
+        """Let the instructions from here on belong to a call, or to none. With `ended` the open one is complete."""
+        builder, at = self.position()
+        if self.open is not None and (ended or at > self._since):
+            self.segments.append(Segment(self.open, builder, self._since, at, ended))
+        if not self.builders or self.builders[-1] is not builder:
+            self.builders.append(builder)
+        self.open, self._since = call, at
+
+    def suspend(self, node: object) -> Call | None:
+        """Return the call to which a node belongs that waits for data of the host, so that `switch` finds it again.
+        What the trace evaluates behind the last node of a call belongs to it no longer."""
+        f: Any = node.f if type(node) is Map else None
+        mark = f.f if type(f) is Inspect else None
+        if not isinstance(mark, _Mark):
+            return self.open
+        if mark.is_last:
+            self.switch(mark.call.outer)
+        else:
+            self.begin(mark.call)
+        return mark.call
+
+    def begin(self, call: Call) -> None:
+        """Begin a call, or go on with it."""
+        if call.began is None:
+            call.began, call.outer = len(self.segments), self.open
+        self.switch(call)
+
+    def finish(self, call: Call, result: Any) -> None:
+        """End a call."""
+        if call.began is None:  # a tensor without elements is made of nothing: the result depends on no argument
+            return
+        values = result if isinstance(result, tuple | list) else (result,)
+        call.results = [each for each in map(seen, values) if each is not None]
+        if isinstance(call.function, Written):
+            del call.results[1:]
+        self.switch(call.outer, ended=True)
 
     def calling(self, build: Callable[[], Any]) -> Any:
         """Call a function whose calls are recorded."""
@@ -145,19 +234,17 @@ class Recorder:
         """Build the op of a call. See `dagpu.ops.recording`."""
         origin = here()
         tensors: list[Any] = []
-        placed = _placed((args, kwargs), tensors)
+        placed = placed_of((args, kwargs), tensors)
         token = RECORDER.set(None)
         try:
             if not tensors or any(isinstance(x, Elem) for x in (*args, *kwargs.values())):
                 return build(*args, **kwargs)
             call = Call(function, _bound(function, build, *placed), origin, [None] * len(tensors))
             sources = tuple([self._watched(x, call, n, origin) for n, x in enumerate(tensors)])
-            last: DeviceOp[Any, Any, Any] = Map(sources[-1], Inspect(lambda _: self._begin(call)), origin)
+            last: DeviceOp[Any, Any, Any] = Map(sources[-1], Inspect(_Mark(self, call, is_last=False)), origin)
             parts = components_of(Zip((*sources[:-1], last), origin), origin)
-            op = build(*_filled(placed[0], parts), **_filled(placed[1], parts))
-            return (
-                Map(op, Inspect(lambda result: self._finish(call, result)), origin) if isinstance(op, DeviceOp) else op
-            )
+            op = build(*filled(placed[0], parts), **filled(placed[1], parts))
+            return Map(op, Inspect(_Mark(self, call, is_last=True)), origin) if isinstance(op, DeviceOp) else op
         finally:
             RECORDER.reset(token)
 
@@ -170,42 +257,45 @@ class Recorder:
         op = x if isinstance(x, DeviceOp) else Value(move_handles(x, f"being passed to {call.name}", origin), origin)
         return Map(op, Inspect(see), origin)
 
-    def _begin(self, call: Call) -> None:
-        call.begin, self._open = self.position(), call
 
-    def _finish(self, call: Call, result: Any) -> None:
-        if call.begin is None:  # a tensor without elements is made of nothing: the result depends on no argument
-            return
-        self._open, call.end = None, self.position()
-        values = result if isinstance(result, tuple | list) else (result,)
-        call.results = [each for each in map(seen, values) if each is not None]
-        if isinstance(call.function, Written):
-            del call.results[1:]
-        self.calls.append(call)
+@final
+class _Mark:
+    """Sees the value before the first node of a call, or behind the last one."""
+
+    __slots__ = ("_recorder", "call", "is_last")
+
+    def __init__(self, recorder: Recorder, call: Call, is_last: bool) -> None:
+        self._recorder, self.call, self.is_last = recorder, call, is_last
+
+    def __call__(self, value: Any) -> None:
+        if self.is_last:
+            self._recorder.finish(self.call, value)
+        else:
+            self._recorder.begin(self.call)
 
 
-def _placed(x: Any, tensors: list[Any]) -> Any:
+def placed_of(x: Any, tensors: list[Any]) -> Any:
     """Return arguments with a `Place` for each tensor, which is added to `tensors`."""
     if isinstance(x, tuple | list) and type(x) in (tuple, list):
-        items = [_placed(each, tensors) for each in x]
+        items = [placed_of(each, tensors) for each in x]
         return tuple(items) if type(x) is tuple else items
     if type(x) in HANDLES or type(x) is Partition or (isinstance(x, DeviceOp) and not is_number(x)):
         tensors.append(x)
         return Place(len(tensors) - 1)
     if type(x) is dict:
-        return {name: _placed(each, tensors) for name, each in x.items()}
+        return {name: placed_of(each, tensors) for name, each in x.items()}
     return x
 
 
-def _filled(x: Any, parts: Sequence[Any]) -> Any:
+def filled(x: Any, parts: Sequence[Any]) -> Any:
     """Return arguments with values in place of each `Place`."""
     if type(x) is Place:
         return parts[x.number]
     if type(x) in (tuple, list):
-        items = [_filled(each, parts) for each in x]
+        items = [filled(each, parts) for each in x]
         return tuple(items) if type(x) is tuple else items
     if type(x) is dict:
-        return {name: _filled(each, parts) for name, each in x.items()}
+        return {name: filled(each, parts) for name, each in x.items()}
     return x
 
 

@@ -3,17 +3,16 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeAlias, final
 
-import numpy as np
-
 from dagpu import arrays as array
 from dagpu.common.errors import GradientError
 from dagpu.common.layout import Layout, Shape
 from dagpu.common.places import Origin, describe
-from dagpu.grad.cotangents import AnyOp, Cotangent, Steps, materialised, seen_as, total
+from dagpu.grad.cotangents import AnyOp, Cotangent, Steps, materialised
 from dagpu.grad.dataflow import Flow, TracedCall, Version
 from dagpu.grad.record import Call, Place, Saved, Seen
+from dagpu.grad.totals import Home, Part, placed, places_in, total_of
 from dagpu.handles import HANDLES, SharedTensor
-from dagpu.handles.handle_state import take_state
+from dagpu.handles.handle_state import Storage, take_state
 from dagpu.kernels.decorator import Kernel
 from dagpu.kernels.expression import Expression, ReducedExpression, Written
 from dagpu.ops.base import DeviceOp
@@ -75,6 +74,11 @@ class CallBack:
     def __init__(self, traced: TracedCall, gs: "list[Cotangent | None]", flow: Flow, saved: Saved) -> None:
         self.call, self.gs = traced.call, gs
         self._traced, self._flow, self._saved = traced, flow, saved
+
+    @property
+    def versions(self) -> "tuple[Version | None, ...]":
+        """The values of the tensors among the arguments; None for one that does not depend on a leaf."""
+        return self._traced.args
 
     @property
     def g(self) -> Cotangent:
@@ -224,42 +228,58 @@ def _shared(x: Any) -> Any:
 
 
 def _steps(flow: Flow, saved: Saved, leaves: Sequence[Seen], root: Seen, seed: "SharedTensor[Any] | float") -> Steps:
-    parts: dict[Version, list[Cotangent]] = {}
-    dtype = root.layout.dtype
-    at_root = flow.version(root.storage)
+    parts: dict[Version, list[Part]] = {}
+    several = len({each.memory.device for each in flow.whole if isinstance(each.memory, Storage)}) > 1
+
+    def home(storage: Any, origin: Origin) -> Home:
+        near = not several or storage.device.index < 0  # of a device that is chosen later nothing is said
+        return Home(None if near else storage.device, origin)
+
     if flow.depends(root.storage):
-        g = Cotangent(seed, root.layout.shape, dtype)
-        parts[at_root] = [(yield from _of_whole(g, root.layout, flow.whole[at_root]))]
+        g = Cotangent(seed, root.layout.shape, root.layout.dtype)
+        parts[flow.version(root.storage)] = [Part(g, root.layout)]
     while flow.calls:
         traced = flow.calls.pop()
-        gs: list[Cotangent | None] = []
+        origin, gs = traced.call.origin, list[Cotangent | None]()
         for version in traced.results:
-            found = parts.pop(version, None)
-            gs.append(None if found is None else (yield from total(found)))
+            found, at = parts.pop(version, None), home(version.memory, origin)
+            gs.append(None if found is None else (yield from placed(total_of(found, flow.whole[version], at), at)))
         if all(g is None for g in gs):
             continue
         back = CallBack(traced, gs, flow, saved)
-        gradients = yield from _gradients(back)
+        gradients = yield from placed(_cotangents(back), home(traced.results[0].memory, origin))
         for number, value in enumerate(traced.args):
             gradient, seen = gradients.get(number), traced.call.args[number]
-            if value is None or gradient is None or seen is None:
-                continue
-            part = yield from _as_cotangent(gradient, seen.layout, traced.call)
-            part = yield from _of_whole(part, seen.layout, flow.whole[value])
-            parts.setdefault(value, []).append(part)
+            if value is not None and gradient is not None and seen is not None:
+                parts.setdefault(value, []).append(Part(gradient, seen.layout))
     made = []
     for leaf in leaves:
-        found = parts.pop(Version(leaf.storage, 0), None)
-        if found is None:
-            made.append((yield zeros(leaf.layout.shape, leaf.layout.dtype.type)))
-            continue
-        g = yield from total(found)
-        whole = yield from materialised(g)
-        if flow.whole[Version(leaf.storage, 0)] is not leaf.layout:  # the leaf is a part of it
-            places = _places(leaf.layout, flow.whole[Version(leaf.storage, 0)])
-            whole = (yield array.take(whole, from_host(places.reshape(-1)))).reshape(leaf.layout.shape)
-        made.append(whole)
+        version = Version(leaf.storage, 0)
+        found, at = parts.pop(version, None), home(leaf.storage, leaf.state.origin)
+        made.append((yield from placed(_of_leaf(found, leaf.layout, flow.whole[version], at), at)))
     return tuple(made)
+
+
+def _of_leaf(parts: "list[Part] | None", layout: Layout, whole: Layout, home: Home) -> Steps:
+    """Return the gradient of a leaf, which may be a part of its memory."""
+    if parts is None:
+        return (yield zeros(layout.shape, layout.dtype.type))
+    g = yield from materialised((yield from total_of(parts, whole, home)))
+    if layout is whole:
+        return g
+    places = from_host(places_in(layout, whole).reshape(-1))
+    return (yield array.take(g, places)).reshape(layout.shape)
+
+
+def _cotangents(back: CallBack) -> Steps:
+    """Return the gradients of a call's tensors by their numbers, as cotangents."""
+    gradients = yield from _gradients(back)
+    found: dict[int, Cotangent] = {}
+    for number, value in enumerate(back.versions):
+        gradient, seen = gradients.get(number), back.call.args[number]
+        if value is not None and gradient is not None and seen is not None:
+            found[number] = yield from _as_cotangent(gradient, seen.layout, back.call)
+    return found
 
 
 def _as_cotangent(found: Any, layout: Layout, call: Call) -> Steps:
@@ -318,26 +338,3 @@ def _by_own_rule(rule: "Callable[..., Any]", back: CallBack) -> Steps:
         )
     pairs = zip(arguments, parts, strict=True)
     return {place.number: part for place, part in pairs if type(place) is Place and part is not None}
-
-
-# ---- parts of a value
-def _of_whole(g: Cotangent, layout: Layout, whole: Layout) -> Steps:
-    """Return the cotangent of a whole value, from that of a view of it."""
-    if layout.nbytes == whole.nbytes and layout.contiguous:
-        return (yield from seen_as(g, whole.shape))
-    count = whole.nbytes // whole.dtype.itemsize
-    places = _places(layout, whole)
-    part = yield from materialised(g)
-    flat = part.reshape((-1,))
-    found = yield array.scatter_add(zeros((count,), g.dtype.type), from_host(places.reshape(-1)), flat)
-    return Cotangent(found.reshape(whole.shape), whole.shape, g.dtype)
-
-
-def _places(layout: Layout, whole: Layout) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return the place of each element of a view among those of a whole value, which is contiguous."""
-    itemsize = whole.dtype.itemsize
-    places = np.full(layout.shape, (layout.offset - whole.offset) // itemsize, np.int64)
-    for axis, (extent, stride) in enumerate(zip(layout.shape, layout.strides, strict=True)):
-        steps = np.arange(extent, dtype=np.int64) * (stride // itemsize)
-        places += steps.reshape((-1, *[1] * (len(layout.shape) - axis - 1)))
-    return places

@@ -1,11 +1,13 @@
 """`updated`: parameters that a gradient reads and that are written in place then, in one run; and steps for it."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
+
+import numpy as np
 
 from dagpu import arrays as array
 from dagpu.common.errors import GradientError
-from dagpu.common.layout import bf16, f16, f32, f64
+from dagpu.common.layout import bf16, c64, c128, f16, f32, f64
 from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.grad.cotangents import elementwise
@@ -15,11 +17,13 @@ from dagpu.handles import SharedTensor, TensorMut
 from dagpu.handles.handle_state import HandleState, live_state, take_state
 from dagpu.kernels.annotations import In
 from dagpu.kernels.expression_text import tile_of
+from dagpu.kernels.operations import type_name
 from dagpu.ops.base import Borrowed, DeviceOp
 from dagpu.ops.compose import FIRST, UNCUT, ByTrace, Map, Then, Value, Zip
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", f16, bf16, f32, f64)
+_E = TypeVar("_E", f16, bf16, f32, f64, c64, c128)
 _L = TypeVar("_L", bound=Borrowed)
 
 _TILE = 1024
@@ -27,11 +31,11 @@ _TILE = 1024
 
 @leaves_run
 def updated(
-    model: Parameterized[TensorMut[_F]] | tuple[TensorMut[_F], ...] | TensorMut[_F],
+    model: Parameterized[TensorMut[_E]] | tuple[TensorMut[_E], ...] | TensorMut[_E],
     f: Callable[[Any], DeviceOp[tuple[_T, Any], _L]],
     step: Callable[..., DeviceOp[Any, Any]],
     /,
-    *states: Parameterized[TensorMut[_F]] | tuple[TensorMut[_F], ...] | TensorMut[_F],
+    *states: Parameterized[TensorMut[Any]] | tuple[TensorMut[Any], ...] | TensorMut[Any],
 ) -> DeviceOp[_T, Borrowed]:
     """Return the op that reads a lent model by `f`, and then writes each of its tensors by a step. Its result is the
     value that `f` gave.
@@ -131,15 +135,15 @@ def _changed(expression: Any, out: TensorMut[Any], *args: Any) -> DeviceOp[Any, 
 
 
 @leaves_run
-def sgd(w: TensorMut[_F], g: In[_F], rate: float, /) -> DeviceOp[TensorMut[_F], Borrowed]:
+def sgd(w: TensorMut[_E], g: In[_E], rate: float, /) -> DeviceOp[TensorMut[_E], Borrowed]:
     """Return the op that writes `w - rate * g` over a lent tensor, by one launch."""
     return _changed(elementwise(lambda w, g, rate: w - rate * g, "sgd", *[w.dtype] * 3), w, g, rate)
 
 
 @leaves_run
 def momentum(
-    w: TensorMut[_F], g: SharedTensor[_F], v: TensorMut[_F], /, rate: float, beta: float = 0.9
-) -> DeviceOp[tuple[TensorMut[_F], TensorMut[_F]], Borrowed]:
+    w: TensorMut[_E], g: SharedTensor[_E], v: TensorMut[_E], /, rate: float, beta: float = 0.9
+) -> DeviceOp[tuple[TensorMut[_E], TensorMut[_E]], Borrowed]:
     """Return the op of a step with momentum: `v = beta * v + g`, and then `w = w - rate * v`. Both are lent."""
     where, dtype = here(), w.dtype
     gathered = _changed(elementwise(lambda v, g, beta: beta * v + g, "momentum", *[dtype] * 3), v, g, beta)
@@ -162,12 +166,51 @@ def _read_then(
     return Map(_changed(expression, w, reader, *numbers), lambda changed: (changed, state), where)
 
 
-@leaves_run
+@overload
 def adam(
     w: TensorMut[_F],
     g: SharedTensor[_F],
     m: TensorMut[_F],
     v: TensorMut[_F],
+    /,
+    count: float,
+    rate: float = ...,
+    beta1: float = ...,
+    beta2: float = ...,
+    epsilon: float = ...,
+) -> DeviceOp[Any, Borrowed]: ...
+@overload
+def adam(
+    w: TensorMut[c64],
+    g: SharedTensor[c64],
+    m: TensorMut[c64],
+    v: TensorMut[f32],
+    /,
+    count: float,
+    rate: float = ...,
+    beta1: float = ...,
+    beta2: float = ...,
+    epsilon: float = ...,
+) -> DeviceOp[Any, Borrowed]: ...
+@overload
+def adam(
+    w: TensorMut[c128],
+    g: SharedTensor[c128],
+    m: TensorMut[c128],
+    v: TensorMut[f64],
+    /,
+    count: float,
+    rate: float = ...,
+    beta1: float = ...,
+    beta2: float = ...,
+    epsilon: float = ...,
+) -> DeviceOp[Any, Borrowed]: ...
+@leaves_run
+def adam(
+    w: TensorMut[Any],
+    g: SharedTensor[Any],
+    m: TensorMut[Any],
+    v: TensorMut[Any],
     /,
     count: float,
     rate: float = 1e-3,
@@ -177,17 +220,27 @@ def adam(
 ) -> DeviceOp[Any, Borrowed]:
     """Return the op of a step of Adam (Kingma and Ba, 2015, algorithm 1), with the means of gradients and of their
     squares in `m` and `v`, which are lent and begin as zeros. `count` is the number of the step, from 1; it may differ
-    from call to call of a pipeline."""
+    from call to call of a pipeline.
+
+    Of complex elements, the square is that of the absolute value, as in optax: a step has the direction of the mean,
+    and does not depend on where the axes lie. `v` has real elements then, `zeros(w.shape, f32)` for a `w` of c64.
+    (PyTorch's Adam takes the real and the imaginary parts as parameters of their own.)
+
+    Raises:
+        TypeError: `w` is complex, and `v` has no real elements.
+    """
     where, dtype = here(), w.dtype
+    is_complex = dtype.kind == "c"
+    real = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
+    if is_complex and v.dtype != real:
+        raise TypeError(
+            f"adam at {describe(where)}: v has elements of {v.dtype.name}, but the squares of the sizes of complex "
+            f"numbers are of {real.name}. Begin with real zeros: zeros(w.shape, {type_name(real)})."
+        )
+    squared, changed = (_square_of_length, _complex_step(dtype)) if is_complex else (_square, _real_step)
     first = _changed(elementwise(lambda m, g, b: b * m + (1 - b) * g, "adam_mean", *[dtype] * 3), m, g, beta1)
-    second = _changed(elementwise(lambda v, g, b: b * v + (1 - b) * g * g, "adam_square", *[dtype] * 3), v, g, beta2)
-    slope = elementwise(
-        lambda w, m, v, t, rate, b1, b2, e: (
-            w - rate * (m / (1 - array.pow(b1, t))) / (array.sqrt(v / (1 - array.pow(b2, t))) + e)
-        ),
-        "adam",
-        *[dtype] * 8,
-    )
+    second = _changed(elementwise(squared, "adam_square", real, dtype, real), v, g, beta2)
+    slope = elementwise(changed, "adam", dtype, dtype, *[real] * 6)
 
     def write(states: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
         saved = Saved()
@@ -195,3 +248,25 @@ def adam(
         return Map(_changed(slope, w, *readers, count, rate, beta1, beta2, epsilon), lambda x: (x, *states), where)
 
     return Then(Zip((first, second), where), ByTrace(write, "adam"), where)
+
+
+def _square(v: Any, g: Any, b: Any) -> Any:
+    return b * v + (1 - b) * g * g
+
+
+def _square_of_length(v: Any, g: Any, b: Any) -> Any:
+    return b * v + (1 - b) * (g.real * g.real + g.imag * g.imag)
+
+
+def _real_step(w: Any, m: Any, v: Any, t: Any, rate: Any, b1: Any, b2: Any, e: Any) -> Any:
+    return w - rate * (m / (1 - array.pow(b1, t))) / (array.sqrt(v / (1 - array.pow(b2, t))) + e)
+
+
+def _complex_step(dtype: "np.dtype[Any]") -> Callable[..., Any]:
+    """Return the step of elements of this type. `elementwise` keeps it by the types of its arguments."""
+
+    def step(w: Any, m: Any, v: Any, t: Any, rate: Any, b1: Any, b2: Any, e: Any) -> Any:
+        factor = rate / (1 - array.pow(b1, t)) / (array.sqrt(v / (1 - array.pow(b2, t))) + e)
+        return w - factor.to(dtype.type) * m
+
+    return step

@@ -55,7 +55,9 @@ from dagpu.meshes.values import (
 )
 from dagpu.ops.base import Borrowed, DeviceOp
 from dagpu.ops.compose import Launch, Map, On, Then, Value, Zip
+from dagpu.ops.creation import dup
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.recording import RECORDER, recorded
 from dagpu.plans.mesh import Mesh
 
 _L = TypeVar("_L", bound=Borrowed)
@@ -100,11 +102,24 @@ def check_element(how: str, dtype: "np.dtype[Any]", call: str, where: Origin) ->
         raise MeshError(f"{call} at {describe(where)}: {wrong}. {cure}.")
 
 
-def reduced(how: str, tensors: Sequence[Any], where: Origin) -> AnyOp:
+def combined(how: str, tensors: Sequence[Any], where: Origin) -> AnyOp:
     """Return an op whose result is a new tensor: the tensors combined from left to right.
 
     It is placed on a device, which reads the memory of those where the tensors are.
     """
+    if RECORDER.get() is None or how in ("sum", "mean"):
+        return combined_at_once(how, list(tensors), where)
+    so_far: AnyOp = dup(tensors[0])  # steps that have derivatives, of copies on the device; the bits are the same
+    for each in tensors[1:]:
+        so_far = REDUCTIONS[how](so_far, dup(each))
+    return so_far
+
+
+@recorded
+def combined_at_once(how: str, tensors: list[Any], where: Origin) -> AnyOp:
+    """Return the op of `combined` of handles, or of ops of them, by as few kernels as possible."""
+    if any(isinstance(each, DeviceOp) for each in tensors):
+        return Then(Zip(tuple(tensors), where), lambda handles: combined_at_once(how, list(handles), where), where)
     count, dtype = len(tensors), tensors[0].dtype
     first = _combine(how, dtype, min(count, _MOST), count if count <= _MOST else 0)
     op = _reading_peers(first.build(tuple(tensors[:_MOST]), where))
@@ -409,7 +424,13 @@ class _Combine:
     where: Origin
 
     def __call__(self, tensors: tuple[Any, ...]) -> AnyOp:
-        return reduced(self.how, tensors, self.where)
+        return combined(self.how, tensors, self.where)
+
+
+def summed_on(device: Device, tensors: Sequence[Readable], where: Origin) -> AnyOp:
+    """Return the op of the sum of tensors of one shape, on a device."""
+    whole = whole_part(tensors[0].shape)
+    return _reduced("sum", tensors, whole, [device], [whole], where)[0]
 
 
 # ---- halos

@@ -34,6 +34,7 @@ from dagpu.ops.base import Borrowed, DeviceOp, cure_by_await
 from dagpu.ops.compose import LAST, HostCall, Map, On, Then, ToHost, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, from_host, wanted_element_type
 from dagpu.ops.initializers import Constant
+from dagpu.ops.recording import recorded
 from dagpu.plans.mesh import Mesh
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
@@ -190,7 +191,7 @@ def layout_of(handle: Any) -> Layout:
 
 
 def assembled(
-    device: Device,
+    device: Device | None,
     shape: Shape,
     dtype: "np.dtype[Any]",
     copies: Sequence[CopyInto],
@@ -199,9 +200,25 @@ def assembled(
     zeros: bool = False,
 ) -> AnyOp:
     """Return an op whose result is a new tensor on a device, to which these copies are made. With `zeros` it is filled
-    before."""
-    empty = Alloc[Any, Any, Any](shape, dtype, Constant(0) if zeros else None, where)
-    return On(Then(empty, _Copies(tuple(copies), where), where), device, where)
+    before. Without a device it is where the op is placed."""
+    sources, into = [each.source for each in copies], tuple([each.into for each in copies])
+    return put_together(sources, into, device, contiguous_layout(shape, dtype), where, zeros=zeros)
+
+
+@recorded
+def put_together(
+    sources: list[Any], into: tuple[Layout, ...], device: Device | None, whole: Layout, where: Origin, *, zeros: bool
+) -> AnyOp:
+    """Return the op of `assembled`, for handles, or for ops of them."""
+    if any(isinstance(each, DeviceOp) for each in sources):
+
+        def of_handles(handles: tuple[Any, ...]) -> AnyOp:
+            return put_together(list(handles), into, device, whole, where, zeros=zeros)
+
+        return Then(Zip(tuple(sources), where), of_handles, where)
+    empty = Alloc[Any, Any, Any](whole.shape, whole.dtype, Constant(0) if zeros else None, where)
+    made: AnyOp = Then(empty, _Copies(tuple(map(CopyInto, sources, into)), where), where)
+    return made if device is None else On(made, device, where)
 
 
 @plain

@@ -22,8 +22,10 @@ from dagpu.handles import Tensor, live_state
 from dagpu.handles.device_handles import Device, Stream, driver_of
 from dagpu.meshes.moving import AnyOp, layout_of
 from dagpu.meshes.values import Spreading
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Map, On, Then, Value, Zip
 from dagpu.ops.creation import Alloc, Copy
+from dagpu.ops.recording import recorded
 
 INSTALL: Final = "pip install 'nvidia-nccl-cu13>=2.28'"
 """The command that installs NCCL. It lists the extra `nccl` of pyproject.toml."""
@@ -176,8 +178,15 @@ def check_nccl(about: Spreading, where: Origin) -> None:
         )
 
 
-def reduced_by_nccl(how: str, about: Spreading, summands: Sequence[Any], devices: list[Device], where: Origin) -> AnyOp:
+@recorded
+def reduced_by_nccl(how: str, about: Spreading, summands: list[Any], devices: list[Device], where: Origin) -> AnyOp:
     """Return the op of the reduced whole on each device, as a tuple. The run goes on when the summands are complete."""
+    if any(isinstance(each, DeviceOp) for each in summands):
+
+        def of_handles(handles: tuple[Any, ...]) -> AnyOp:
+            return reduced_by_nccl(how, about, list(handles), devices, where)
+
+        return Then(Zip(tuple(summands), where), of_handles, where)
     inputs: list[AnyOp] = [
         Value(each, where) if _is_dense(each) else On(Copy(each, None, None, where), each.device, where)
         for each in summands

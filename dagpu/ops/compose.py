@@ -631,6 +631,9 @@ class ByResults:
     """Numbers that follow the results, as arguments of the kernel: a plan serves others."""
     layout: Layout | None = None
     """The layout of the result, if it is known."""
+    waits_for_length: bool = False
+    """True if it waits for a number of the device that says the length of its result: not where the call has a
+    `size`."""
 
     def __call__(self, results: Any) -> DeviceOp[Any, Any, Any]:
         return self.f(results)

@@ -247,6 +247,11 @@ def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
                 f"{captured} launches another graph at {describe(instruction.origin)}. Compose the two launches: "
                 "a.launch().then(lambda _: b.launch())."
             )
+    if (unsized := tracer.find_unsized()) is not None:
+        raise CaptureError(
+            f"{captured} goes on only when data has come to the host: {unsized} waits for the length of its result. "
+            "Say the length: size=100."
+        )
     if not tracer.ends_here:
         raise CaptureError(
             f"{captured} goes on only when data has come to the host, or another run is done. Capture what comes "

@@ -196,6 +196,8 @@ class RememberingEvaluation:
     def _suspend_until_made(self, node: Remembering) -> None:
         """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""
         deferred = Deferred(ForeignSuspension(node, self._places.current))
+        if self.recorders is not None:
+            deferred.call = self.recorders.open
         self.suspended.append(deferred)
         self.done.append(deferred)
 
@@ -547,6 +549,8 @@ class Evaluation(RememberingEvaluation):
                 return False
             case _:
                 deferred = Deferred(SuspendedOp(node, inputs, self._places.current))
+                if self.recorders is not None:
+                    deferred.call = self.recorders.suspend(node)
                 if isinstance(node, Shared):
                     self.memo.defer_shared(node.once, deferred)
                 elif isinstance(node, Unzip):
@@ -582,6 +586,7 @@ class Evaluation(RememberingEvaluation):
                     deferred.value = inputs
                     return True
                 assert type(deferred.cause) is SuspendedOp
+                self._go_on_with(deferred.call)
                 node, self._places.current = deferred.cause.node, deferred.cause.place
                 # A plan calls the function of a `Map` in each run, with the arguments of that run.
                 self._apply_node(node, replace_standins(inputs) if type(node) is Map else inputs)
@@ -589,6 +594,7 @@ class Evaluation(RememberingEvaluation):
                 once = node.once
                 if self.memo.is_deferred(once) or not (self.memo.is_claimed(once) or once.settled()):
                     return False
+                self._go_on_with(deferred.call)
                 self._places.current = place
                 self.seen.discard(node)
                 self.todo.append(node)
@@ -603,11 +609,18 @@ class Evaluation(RememberingEvaluation):
             case PartOfOp():
                 return deferred.value is not PENDING
         yield from self.run(due)
+        self._go_on_with(None)
         value = resolve(self.done.pop())
         if value is deferred:
             raise own_result_error(self.origin)
+        deferred.call = None
         deferred.value, deferred.cause = value, FromItems(())  # what the node was given would count as an output
         return True
+
+    def _go_on_with(self, call: Any) -> None:
+        """Let what is evaluated now belong to a call that a gradient records, or to none."""
+        if self.recorders is not None:
+            self.recorders.switch(call)
 
     # ---- one node
 

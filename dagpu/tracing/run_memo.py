@@ -107,6 +107,8 @@ class Deferred:
 
     cause: Cause
     value: Any = PENDING
+    call: Any = None
+    """The call that a gradient records and that this belongs to; None for none."""
 
 
 def part_of(deferred: Deferred) -> DeviceOp[Any, Any, Any]:
@@ -146,10 +148,18 @@ def waits_for_host(deferred: Deferred) -> str | None:
     cause = deferred.cause
     if type(cause) is not SuspendedOp:
         return None
+    cure = "Say the length of its result, size=100, or make" if waits_for_length(deferred) else "Make"
     return (
-        f"{_work_of(cause.node)} needs values that come to the host during the run. Make one pipeline of what comes "
+        f"{_work_of(cause.node)} needs values that come to the host during the run. {cure} one pipeline of what comes "
         "before it, and one of what comes after, which gets these values as arguments"
     )
+
+
+def waits_for_length(deferred: Deferred) -> str | None:
+    """Return the name and place of a call that waits for the length of its result; None for another value."""
+    node: Any = deferred.cause.node if type(deferred.cause) is SuspendedOp else None
+    waits = type(node) is Then and isinstance(node.f, ByResults) and node.f.waits_for_length
+    return _work_of(node) if waits else None
 
 
 def _work_of(node: Any) -> str:

@@ -63,6 +63,7 @@ from dagpu.tracing.run_memo import (
     part_of,
     resolve,
     waits_for_host,
+    waits_for_length,
 )
 from dagpu.tracing.signature import BoundArguments, Signature, make_signature
 from dagpu.tracing.sources import LiveSources, SnapshotSources
@@ -279,6 +280,10 @@ class Tracer:
         """True if the result will exist once the traced stage has run."""
         suspended = self._evaluation.suspended
         return not suspended or all(type(deferred.cause) is FromItems for deferred in suspended)
+
+    def find_unsized(self) -> str | None:
+        """Return the name and place of a call that waits for the length of its result; None if there is none."""
+        return next(filter(None, map(waits_for_length, self._evaluation.suspended)), None)
 
     def find_untaken(self) -> Unzip[Any] | None:
         """Return an op outside this one that might ask for a component that the stage makes; None if there is none."""

@@ -6,8 +6,35 @@ from typing import Any, assert_type
 
 from typing_extensions import TypeVar
 
-from dagpu import DeviceOp, Elem, SharedTensor, Tensor, TensorMut, array, expr, f32, i32, pipeline
-from dagpu.grad import Parameterized, derivative, grad, parameters, sgd, updated, value_and_grad, vjp, zip_parameters
+from dagpu import (
+    DeviceOp,
+    Elem,
+    Partials,
+    Replicated,
+    Sharded,
+    ShardedRef,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    array,
+    c64,
+    expr,
+    f32,
+    i32,
+    pipeline,
+)
+from dagpu.grad import (
+    Parameterized,
+    adam,
+    derivative,
+    grad,
+    parameters,
+    sgd,
+    updated,
+    value_and_grad,
+    vjp,
+    zip_parameters,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -63,3 +90,34 @@ def use(m: Mlp[Shared], x: Shared, hot: Shared) -> None:
 def in_place(m: Mlp[TensorMut[f32]], x: Shared, hot: Shared) -> None:
     op = updated(m, lambda m: value_and_grad(loss)(m, x, hot), lambda w, g: sgd(w, g, 0.1))
     assert_type(op.sync(), Tensor[f32])
+
+
+def complex_step(
+    w: TensorMut[c64], g: SharedTensor[c64], m: TensorMut[c64], v: TensorMut[f32], count: float
+) -> tuple[object, ...]:
+    wrong = adam(w, g, m, m, count)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return sgd(w, g, 0.1), adam(w, g, m, v, count), wrong
+
+
+def of_shards(w: ShardedRef[f32], x: Shared) -> DeviceOp[Replicated[f32], Any]:
+    raise NotImplementedError
+
+
+def of_replicas(w: Replicated[f32], x: Shared) -> DeviceOp[Replicated[f32], Any]:
+    raise NotImplementedError
+
+
+def of_pairs(w: tuple[ShardedRef[f32], ShardedRef[f32]]) -> DeviceOp[Tensor[f32], Any]:
+    raise NotImplementedError
+
+
+def of_whole(w: Shared) -> DeviceOp[Replicated[f32], Any]:
+    raise NotImplementedError
+
+
+def on_several_devices(s: ShardedRef[f32], r: Replicated[f32], x: Shared) -> None:
+    assert_type(vjp(lambda s: of_shards(s, x), s).sync(), tuple[Replicated[f32], Sharded[f32]])
+    assert_type(vjp(lambda r: of_replicas(r, x), r).sync(), tuple[Replicated[f32], Partials[f32]])
+    assert_type(vjp(of_pairs, (s, s)).sync(), tuple[Tensor[f32], tuple[Sharded[f32], Sharded[f32]]])
+    assert_type(value_and_grad(of_whole)(x).sync(), tuple[Replicated[f32], Shared])
+    value_and_grad(of_pairs)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]

@@ -57,7 +57,7 @@ def test_each_rule_of_complex_numbers_has_a_case() -> None:
     """A rule that says that it is right for complex numbers is tried with them, if its function takes them."""
     tried = {name.partition("_")[0] for name in cases} | set(cases)
     refused = []
-    for name in sorted(OF_COMPLEX - tried):
+    for name in sorted(OF_COMPLEX - tried - {"put_together", "combined_at_once"}):  # tests of meshes try these
         with pytest.raises((TypeError, ValueError)):  # KernelArgumentError is one: no complex elements
             assert_slope(getattr(array, name), *[z] * 2)
         refused.append(name)

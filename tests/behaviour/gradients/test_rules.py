@@ -257,7 +257,8 @@ def test_each_rule_has_a_case() -> None:
     aliases = {"broadcast_to": "bto", "take_along_axis": "taa", "tensordot": "tdot", "concatenate": "concat",
                "scatter_add": "scatter", "segment_sum": "segsum", "expression": "exprnum", "written": "into",
                "reduced": "fusedsum"}  # fmt: skip
-    assert [name for name in RULES if aliases.get(name, name) not in tried] == []
+    over_meshes = {"put_together", "combined_at_once", "reduced_by_nccl"}  # tests of meshes try them
+    assert [name for name in RULES.keys() - over_meshes if aliases.get(name, name) not in tried] == []
 
 
 def test_half_precision_and_converted_sums() -> None:

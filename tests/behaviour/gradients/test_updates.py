@@ -145,6 +145,41 @@ def test_momentum_and_adam_are_their_formulas() -> None:
     assert step.cache_info().misses == 1
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_adam_of_complex_elements(dtype: Any) -> None:
+    """The square is that of the absolute value, so a step turns with its gradient; sgd and momentum need no rule."""
+    draws = np.random.default_rng(0)
+    start, target = (draws.standard_normal((2, 5)) + 1j * draws.standard_normal((2, 5))).astype(dtype)
+    real, t = start.real.dtype, from_host(target).sync().share()
+
+    def loss(w: Any) -> Any:
+        return A.sum(A.abs(w - t) ** 2)
+
+    def run(turn: Any) -> Any:
+        own = from_host(turn * start).sync()
+        mean, square = zeros((5,), dtype).sync(), zeros((5,), real.type).sync()
+        expected, m, s = (turn * start).astype(dtype), 0 * start, np.zeros(5, real)
+        for n in range(1, 5):
+            updated(
+                own.borrow_mut(),
+                lambda w: value_and_grad(lambda w: loss(w * (1 / turn)))(w),
+                lambda w, g, m, v, n=n: adam(w, g, m, v, float(n), rate=0.1),
+                mean.borrow_mut(),
+                square.borrow_mut(),
+            ).sync()
+            g = 2 * (expected - turn * target)
+            m, s = 0.9 * m + 0.1 * g, 0.999 * s + 0.001 * np.abs(g) ** 2
+            expected = (expected - 0.1 * (m / (1 - 0.9**n)) / (np.sqrt(s / (1 - 0.999**n)) + 1e-8)).astype(dtype)
+            np.testing.assert_allclose(own.borrow().to_host().sync(), expected, rtol=2e-4, atol=1e-5)
+        return own.to_host().sync()
+
+    np.testing.assert_allclose(run(1j) / 1j, run(1.0), rtol=1e-4, atol=1e-5)
+    w, speed, g = from_host(start).sync(), zeros((5,), dtype).sync(), from_host(target).sync().share()
+    sgd(w.borrow_mut(), g, 0.5).sync()
+    momentum(w.borrow_mut(), g, speed.borrow_mut(), 0.5).sync()
+    np.testing.assert_allclose(w.to_host().sync(), start - target, rtol=1e-5, atol=1e-6)
+
+
 def test_what_was_read_is_void_once_it_is_written() -> None:
     """The tensors that the gradient reads cannot be used after the step that writes them."""
     kept: list[Any] = []

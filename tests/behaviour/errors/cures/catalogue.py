@@ -284,6 +284,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "the capture that was to make them failed": "why a handle is void, in the message of a later use: `escaped` above",
     "of the work was hidden behind other work, less than": "a machine must be too busy to overlap: test_overlap.py",
     ". Leave engine out, or reduce them as f32: let the": "GPUs with a library that refuses, or without: test_nccl.py",
+    ': engine="nccl" has derivatives of sums and means alone': "GPUs with a library: test_nccl.py",
     ': engine="nccl" needs NCCL, which is not': "GPUs with a library that refuses, or without: test_nccl.py",
 }
 """Words of the texts that no program here meets, and why."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from dagpu import (
     CudaGraph,
+    array,
     device,
     f32,
     from_host,
@@ -71,6 +72,10 @@ def composed_launches() -> object:
 
 
 case(captured_launch, ("a.launch().then(lambda _: b.launch())", composed_launches))
+case(
+    lambda: array.compress(new() > 0, new()).graph(),
+    ("Say the length: size=100", lambda: array.compress(new() > 0, new(), size=100).graph()),
+)
 case(
     lambda: ones((2,)).to_host().then(lambda a: from_host(a)).graph(),
     ("Capture what comes before that", lambda: ones((2,)).to_host().graph()),

@@ -15,10 +15,12 @@ from dagpu import (
     CaptureError,
     DeviceError,
     Each,
+    GradientError,
     Mesh,
     MeshError,
     Partials,
     all_reduce,
+    array,
     as_partials,
     broadcast,
     convert,
@@ -31,6 +33,7 @@ from dagpu import (
     pipeline,
     shard_host,
 )
+from dagpu.grad import grad
 from dagpu.meshes import nccl
 from dagpu.meshes.nccl import NcclLibrary, RankCall
 from dagpu.testing import parts_of
@@ -207,3 +210,36 @@ def test_the_shared_library_is_called_as_its_header_says(monkeypatch: pytest.Mon
         ("ncclAllReduce", 0x1000, 0x2000, 7, 7, 0, 0x100, 0x30),
         ("ncclGroupEnd",),
     ]
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_its_gradient_is_that_of_the_direct_engine(how: Any) -> None:
+    """What it adds up depends on its summands, although no kernel of dagpu's reads them."""
+    data = np.random.default_rng(0).standard_normal(6)
+    with installed(0, 3) as machine, nccl_installed(machine):
+        there = mesh(3, "cuda")
+        x = from_host(data).on("cuda:1").sync().share()
+
+        def loss(x: Any, engine: Any) -> Any:
+            parts = each(lambda t, rank: weigh(t, rank.number + 1.0), broadcast(x, there))
+            found = all_reduce(as_partials(parts), how, engine=engine)
+            return all_reduce(as_partials(each(lambda t, rank: weigh(t, t).then(array.sum), found)))
+
+        slopes = [grad(loss)(x, engine).sync().to_host().sync() for engine in ("direct", "nccl")]
+    scale = sum(range(1, 4)) / (3 if how == "mean" else 1)
+    np.testing.assert_allclose(slopes[0], 3 * 2 * scale * scale * data, rtol=1e-12)
+    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-12)
+
+
+def test_extremes_have_no_gradient() -> None:
+    """The result says nothing of which summand it was."""
+    with installed(0, 3) as machine, nccl_installed(machine):
+        there = mesh(3, "cuda")
+        x = from_host(np.ones(1)).on("cuda:0").sync().share()
+
+        def loss(x: Any) -> Any:
+            parts = each(lambda t, rank: weigh(t, rank.number + 1.0), broadcast(x, there))
+            return all_reduce(as_partials(parts), "max", engine="nccl")
+
+        with pytest.raises(GradientError, match=r"all_reduce at .*test_nccl.py:\d+: .* Leave engine out"):
+            grad(loss)(x).sync()

@@ -38,6 +38,7 @@ from dagpu import (
     value,
     zip_ops,
 )
+from dagpu.grad import grad
 from tests.behaviour.errors.cures.catalogue import Catalogue, anything
 
 CATALOGUE = Catalogue()
@@ -368,4 +369,22 @@ case(
 case(
     lambda: halo(shards(), 5, wrap=True).sync(),
     ("Give smaller widths", lambda: halo(shards(), 4, wrap=True).sync()),
+)
+
+
+# ---- gradients
+def slope(total: bool) -> Any:
+    """A gradient of a function over two devices, of all that they have or not."""
+
+    def loss(x: Any) -> Any:
+        found = as_partials(each(lambda t, rank: t * t, broadcast(x, PAIR)))
+        return all_reduce(found) if total else found
+
+    differentiated: Any = grad
+    return differentiated(loss)(ones(()).sync().share()).sync()
+
+
+case(
+    lambda: slope(total=False),
+    ("Add up what the devices have: all_reduce(as_partials(each(f, x)))", lambda: slope(total=True)),
 )
