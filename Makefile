@@ -101,7 +101,7 @@ gpu:
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done
 
-check: test pure deep lint types kernels
+check: test lint types pure kernels
 
 clean:
 	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/benchmarks docs/examples.md docs/parity.md docs/tutorial/notebook.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
