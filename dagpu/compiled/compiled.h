@@ -65,7 +65,7 @@ typedef struct {
     Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
     Py_ssize_t thread_where, thread_hold, thread_signals; /* ThreadState */
     Py_ssize_t block_address, block_nbytes, block_size;                           /* MemoryBlock */
-    Py_ssize_t pool_lock, pool_idle, pool_sizes, pool_used, pool_dropped, pool_visited, pool_parked; /* Pool */
+    Py_ssize_t pool_lock, pool_idle, pool_sizes, pool_used, pool_dropped, pool_visited, pool_parked, pool_mapped; /* Pool */
     Py_ssize_t queue_gone, queue_append, queue_alive, reference_resource;         /* ReferenceQueue, Reference */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
     Py_ssize_t stream_raw, stream_submitting, stream_marks; /* CudaStream */

@@ -13,7 +13,7 @@ static struct {
     int (*push)(void *), (*pop)(void **);
     int (*record)(void *, void *), (*query_event)(void *), (*synchronize_event)(void *);
     int (*copy_in)(uint64_t, const void *, size_t, void *), (*copy_out)(void *, uint64_t, size_t, void *);
-    int (*copy_within)(uint64_t, uint64_t, size_t, void *);
+    int (*copy_within)(uint64_t, uint64_t, size_t, void *), (*set_copy)(void *, void *, void *, void *);
 } driver;
 
 /* set_driver(addresses): the addresses of the driver's functions by their names. */
@@ -24,7 +24,7 @@ PyObject *py_set_driver(PyObject *module, PyObject *addresses) {
         {"cuCtxPushCurrent", &driver.push}, {"cuCtxPopCurrent", &driver.pop}, {"cuEventRecord", &driver.record},
         {"cuEventQuery", &driver.query_event}, {"cuEventSynchronize", &driver.synchronize_event},
         {"cuMemcpyHtoDAsync", &driver.copy_in}, {"cuMemcpyDtoHAsync", &driver.copy_out},
-        {"cuMemcpyDtoDAsync", &driver.copy_within},
+        {"cuMemcpyDtoDAsync", &driver.copy_within}, {"cuGraphExecMemcpyNodeSetParams", &driver.set_copy},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
         PyObject *address = PyMapping_GetItemString(addresses, all[i].name);
@@ -291,6 +291,7 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
             else PyList_SetItem(boarding->bases, self->arenas[i], address);
         }
     }
+    if (good == 1) good = nodes_are_mapped((Nodes *)boarding->nodes); /* after all memory has been taken */
     if (good == 1 && ((Nodes *)boarding->nodes)->has_others) {
         PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
         if (parameters && Py_IS_TYPE(parameters, (PyTypeObject *)known.launch_parameters)) {
@@ -538,10 +539,13 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
         name = "cuCtxPushCurrent";
         found = driver.push(nodes->context);
         if (!found) {
-            name = "cuGraphExecKernelNodeSetParams";
-            for (Py_ssize_t i = 0; !found && i < nodes->n_nodes; ++i)
-                if (nodes->nodes[i].epoch == epoch) {
-                    found = driver.set_params(nodes->exec, nodes->nodes[i].node, nodes->nodes[i].params);
+            for (int kernels = 0; kernels < 2; ++kernels) /* copies first, as `GraphExec` does */
+                for (Py_ssize_t i = 0; !found && i < nodes->n_nodes; ++i) {
+                    Node *each = &nodes->nodes[i];
+                    if (each->epoch != epoch || (each->context == NULL) != kernels) continue;
+                    name = kernels ? "cuGraphExecKernelNodeSetParams" : "cuGraphExecMemcpyNodeSetParams";
+                    found = kernels ? driver.set_params(nodes->exec, each->node, each->params)
+                                    : driver.set_copy(nodes->exec, each->node, each->params, each->context);
                     if (found) node_refused = (int)i;
                 }
             driver.pop(&popped);

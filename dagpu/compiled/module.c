@@ -79,7 +79,7 @@ static const struct { size_t object; const char *slot; size_t at; } places[] = {
     PLACE(composite, "_items", composite_items),
     PLACE(memory_block, "nbytes", block_nbytes), PLACE(memory_block, "size", block_size), PLACE(pool, "_lock", pool_lock),
     PLACE(pool, "_idle", pool_idle), PLACE(pool, "_sizes", pool_sizes), PLACE(pool, "_used", pool_used),
-    PLACE(pool, "dropped", pool_dropped), PLACE(pool, "visited", pool_visited), PLACE(pool, "parked_bytes", pool_parked),
+    PLACE(pool, "dropped", pool_dropped), PLACE(pool, "visited", pool_visited), PLACE(pool, "parked_bytes", pool_parked), PLACE(pool, "mapped", pool_mapped),
     PLACE(reference_queue, "gone", queue_gone), PLACE(reference_queue, "_append", queue_append),
     PLACE(reference_queue, "_alive", queue_alive), PLACE(reference, "resource", reference_resource),
     PLACE(shared_tensor, "_counted", shared_counted), PLACE(shared_tensor, "_holders", shared_holders),

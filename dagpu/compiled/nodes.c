@@ -21,7 +21,11 @@ Py_ssize_t fill_array(PyObject *sequence, Py_ssize_t width, size_t size, void **
 }
 
 static void set_node(void *to, PyObject *row) {
-    *(KernelNode *)to = (KernelNode){pointer_of(PyTuple_GET_ITEM(row, 0)), pointer_of(PyTuple_GET_ITEM(row, 1)), 0};
+    *(Node *)to = (Node){pointer_of(PyTuple_GET_ITEM(row, 0)), pointer_of(PyTuple_GET_ITEM(row, 1)), pointer_of(PyTuple_GET_ITEM(row, 2)), 0};
+}
+static void set_mapped(void *to, PyObject *row) { /* `held` keeps both */
+    *(Mapped *)to = (Mapped){PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)};
+    if (!PyObject_TypeCheck(((Mapped *)to)->pool, (PyTypeObject *)known.pool)) PyErr_Format(PyExc_TypeError, "%R is no pool", ((Mapped *)to)->pool);
 }
 static void set_address(void *to, PyObject *row) {
     *(Address *)to = (Address){pointer_of(PyTuple_GET_ITEM(row, 0)), PyLong_AsLongLong(PyTuple_GET_ITEM(row, 1))};
@@ -34,16 +38,17 @@ static void set_number(void *to, PyObject *row) {
 }
 void set_index(void *to, PyObject *row) { *(Py_ssize_t *)to = PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)); }
 
-/* Nodes(exec, context, nodes, sources, bases, held): `nodes` has for each kernel its node and its parameters; `sources`
- * for each source its cell, or -1 for one of the first `bases`; its addresses; its numbers; its nodes;
- * and whether Python has to update them. */
+/* Nodes(exec, context, nodes, sources, bases, mapped, held): `nodes` has for each kernel and copy its node, its parameters, and
+ * for a copy its context; `sources` for each source its cell, or -1 for one of the first `bases`; its addresses; its numbers;
+ * its nodes; and whether Python has to update them; `mapped` the pools of copies between devices, with what is mapped. */
 static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *exec, *context, *nodes, *sources, *held;
+    PyObject *exec, *context, *nodes, *sources, *mapped, *held;
     Py_ssize_t bases;
-    if (!PyArg_ParseTuple(args, "OOOO!nO:Nodes", &exec, &context, &nodes, &PyTuple_Type, &sources, &bases, &held)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOO!nO!O:Nodes", &exec, &context, &nodes, &PyTuple_Type, &sources, &bases,
+                          &PyTuple_Type, &mapped, &held)) return NULL;
     Nodes *self = (Nodes *)type->tp_alloc(type, 0);
     if (!self) return NULL;
-    self->held = Py_NewRef(held);
+    if (must_know(&known.pool, &known.pool, "Nodes") < 0 || !(self->held = PyTuple_Pack(2, held, mapped))) goto failed;
     self->exec = pointer_of(exec);
     self->context = pointer_of(context);
     self->n_bases = bases;
@@ -51,8 +56,10 @@ static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!self->sources) goto failed;
     self->n_sources = PyTuple_GET_SIZE(sources);
     if (PyErr_Occurred() || bases < 0 || bases > self->n_sources) goto failed;
-    self->n_nodes = fill_array(nodes, 2, sizeof(KernelNode), (void **)&self->nodes, set_node);
+    self->n_nodes = fill_array(nodes, 3, sizeof(Node), (void **)&self->nodes, set_node);
     if (self->n_nodes < 0) goto failed;
+    self->n_mapped = fill_array(mapped, 2, sizeof(Mapped), (void **)&self->mapped, set_mapped);
+    if (self->n_mapped < 0) goto failed;
     for (Py_ssize_t i = 0; i < self->n_sources; ++i) {
         Source *source = &self->sources[i];
         PyObject *addresses, *numbers, *dependents;
@@ -85,6 +92,7 @@ static int nodes_traverse(PyObject *self, visitproc visit, void *arg) {
 static int nodes_clear(PyObject *self) {
     Nodes *nodes = (Nodes *)self;
     nodes->exec = NULL;
+    nodes->n_mapped = 0;
     Py_CLEAR(nodes->held);
     return 0;
 }
@@ -98,6 +106,7 @@ static void nodes_dealloc(PyObject *self) {
         PyMem_Free(nodes->sources[i].dependents);
     }
     PyMem_Free(nodes->sources);
+    PyMem_Free(nodes->mapped);
     PyMem_Free(nodes->nodes);
     nodes_clear(self);
     Py_TYPE(self)->tp_free(self);
@@ -106,8 +115,8 @@ static void nodes_dealloc(PyObject *self) {
 PyTypeObject NodesType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "dagpu.compiled._reader.Nodes",
-    .tp_doc = "Nodes(exec, context, nodes, sources, bases, held): the nodes of an executable graph of kernels, and the\n"
-              "places of addresses and numbers in their parameters.",
+    .tp_doc = "Nodes(exec, context, nodes, sources, bases, mapped, held): the nodes of an executable graph, and the places\n"
+              "of addresses and numbers in their parameters.",
     .tp_basicsize = sizeof(Nodes),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = nodes_new,
@@ -143,10 +152,16 @@ static int write_number(NumberAt *place, PyObject *number) {
 
 static void mark(Nodes *self, Source *source, Py_ssize_t *changed) {
     for (Py_ssize_t k = 0; k < source->n_dependents; ++k) {
-        KernelNode *node = &self->nodes[source->dependents[k]];
+        Node *node = &self->nodes[source->dependents[k]];
         *changed += node->epoch != self->epoch;
         node->epoch = self->epoch;
     }
+}
+
+int nodes_are_mapped(Nodes *self) {
+    for (Py_ssize_t i = 0; i < self->n_mapped; ++i)
+        if (SLOT(self->mapped[i].pool, slots.pool_mapped) != self->mapped[i].mapped) return 0;
+    return 1;
 }
 
 Py_ssize_t nodes_relocate(Nodes *self, PyObject *parameters, PyObject *bases, PyObject *memory, int only_look) {

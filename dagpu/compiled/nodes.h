@@ -3,7 +3,8 @@
 #define DAGPU_NODES_H
 #include "compiled.h"
 
-typedef struct { void *node, *params; uint64_t epoch; } KernelNode;
+typedef struct { void *node, *params, *context; uint64_t epoch; } Node; /* only that of a copy has a context */
+typedef struct { PyObject *pool, *mapped; } Mapped;
 typedef struct { char *at; int64_t distance; } Address;
 typedef struct { char *at; int letter; } NumberAt; /* the letter of the struct module */
 typedef struct {
@@ -20,7 +21,9 @@ typedef struct {
     uint64_t epoch;
     int has_others; /* Python updates some nodes */
     Py_ssize_t n_nodes, n_bases, n_sources;
-    KernelNode *nodes;
+    Py_ssize_t n_mapped;
+    Node *nodes;
+    Mapped *mapped; /* for copies between devices the pools, and what was mapped there when they were set */
     Source *sources; /* the bases, then the cells with numbers */
 } Nodes;
 
@@ -36,5 +39,8 @@ void set_index(void *to, PyObject *row);
  * that depend on them. Return the number of these, or -1 with an error. With `only_look`, write nothing, and return 1 if
  * Python has to update a node. Bases beyond those of a run are of memory that stays the graph's own. */
 Py_ssize_t nodes_relocate(Nodes *self, PyObject *parameters, PyObject *bases, PyObject *memory, int only_look);
+
+/* Return true if no memory was mapped since the copies between devices were set. */
+int nodes_are_mapped(Nodes *self);
 
 #endif

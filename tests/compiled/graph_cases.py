@@ -179,6 +179,65 @@ def two_devices_in_a_task(w: World) -> Any:
     return trio.run(main)
 
 
+# ---- copies in a graph
+
+SET_COPY = b"cuGraphExecMemcpyNodeSetParams"
+
+
+def copied_and_grown(where: str) -> Any:
+    """A pipeline of a kernel, and of a copy of what it writes, which is at `where`."""
+
+    @pipeline
+    def copied(x: Tensor[f32], a: float) -> DeviceOp[Any]:
+        y = grow(x.partition(TILE), a).first().unpartition().shared()
+        return dagpu.zip_ops(y, y.then(dagpu.dup).on(where))
+
+    return copied
+
+
+def map_memory(w: World) -> None:
+    """Let the pool of each device get memory of the driver."""
+    for name in ("cuda:0", "cuda:1"):
+        w.note(told(fresh(1 << 22, name)))
+
+
+def with_copies(where: str, *disturb: Callable[[World], Any], serves: int) -> tuple[Case, int]:
+    """Runs whose results are kept, so that the addresses of the copies change; then one that something happens to."""
+
+    def run(w: World) -> Any:
+        copied, kept = copied_and_grown(where), list[Any]()
+        for number in range(WARM + 7):
+            kept.append(copied(fresh(), float(number)).sync())
+            named = {f"{at} {side}": part for at, pair in enumerate(kept) for side, part in enumerate(pair)}
+            w.note_launch(1, **named)
+            if number % 3 == 2:
+                kept.clear()
+        del named
+        if map_memory in disturb:  # then the copy is set again though no address has changed
+            kept.clear()
+        x = fresh()
+        for each in disturb:
+            each(w)
+        w.driver.log()
+        try:
+            return told(copied(x, 0.5).sync())
+        finally:
+            w.note(w.driver.log().count(SET_COPY.decode()))
+            w.note(told(copied(fresh(), 0.25).sync()))
+            w.is_steady = where == "cuda:0"  # each reader marks the end of a run over two devices in its way
+
+    return run, serves
+
+
+CASES["a copy in a graph"] = with_copies("cuda:0", serves=4)
+CASES["a copy in a graph is refused"] = with_copies("cuda:0", lambda w: w.calls.null_fail(SET_COPY, 1, 0), serves=4)
+CASES["a copy between devices in a graph"] = with_copies("cuda:1", serves=2)
+CASES["a copy between devices after memory was mapped"] = with_copies("cuda:1", map_memory, serves=2)
+CASES["a copy between devices is refused"] = with_copies(
+    "cuda:1", lambda w: w.calls.null_fail(SET_COPY, 1, 0), serves=2
+)
+
+
 # ---- Ctrl-C
 
 

@@ -114,8 +114,8 @@ int cuCtxPopCurrent(void **context) {
     *context = NULL;
     return leave(0);
 }
-int cuGraphExecKernelNodeSetParams(Graph *graph, Node *node, const Params *params) {
-    int code = enter("cuGraphExecKernelNodeSetParams");
+static int set_params(const char *call, Graph *graph, Node *node, const Params *params) {
+    int code = enter(call);
     if (!graph->alive) problem("a graph is changed after it was destroyed");
     if (graph->flying) problem("a graph is changed while it runs");
     if (node < graph->nodes || node >= graph->nodes + graph->count) problem("a node of another graph is changed");
@@ -123,6 +123,13 @@ int cuGraphExecKernelNodeSetParams(Graph *graph, Node *node, const Params *param
     else if (!code && depth <= 0) problem("a graph is changed where no context is current"), code = NO_CONTEXT;
     else if (!code) memcpy(node->bytes, params->bytes, node->size);
     return leave(code);
+}
+int cuGraphExecKernelNodeSetParams(Graph *graph, Node *node, const Params *params) {
+    return set_params("cuGraphExecKernelNodeSetParams", graph, node, params);
+}
+int cuGraphExecMemcpyNodeSetParams(Graph *graph, Node *node, const Params *params, void *context) {
+    if (!context) problem("a copy is changed for no context");
+    return set_params("cuGraphExecMemcpyNodeSetParams", graph, node, params);
 }
 int cuGraphLaunch(Graph *graph, Stream *stream) {
     int code = enter("cuGraphLaunch");

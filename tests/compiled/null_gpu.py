@@ -5,6 +5,7 @@ is in null_driver.c, which the compiled reader calls by address, and this module
 """
 
 import ctypes
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +18,13 @@ from numpy.typing import NDArray
 
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.compile.compiler import Compiled
-from dagpu.backends.cuda.driver.driver_protocol import IN_DRIVER, NOT_READY, KernelNodes, device_error
+from dagpu.backends.cuda.driver.driver_protocol import (
+    IN_DRIVER,
+    NOT_READY,
+    CopyNode,
+    NodeAddresses,
+    device_error,
+)
 from dagpu.backends.kernel_text.units import Unit
 from dagpu.common.compiled import READER
 from dagpu.testing import LAUNCH, Function, Gpu, GraphNode, KernelLaunch, KernelSpec, Limits, replaced_backend
@@ -27,10 +34,11 @@ CONTEXT: Final = 0xC0
 _READER_CALLS: Final = (
     "cuGraphLaunch", "cuStreamQuery", "cuStreamSynchronize", "cuGraphExecKernelNodeSetParams", "cuCtxPushCurrent",
     "cuCtxPopCurrent", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
-    "cuMemcpyDtoDAsync",
+    "cuMemcpyDtoDAsync", "cuGraphExecMemcpyNodeSetParams",
 )  # fmt: skip
 _POINTERS: Final = {
-    "cuCtxPushCurrent": 1, "cuCtxPopCurrent": 1, "cuGraphExecKernelNodeSetParams": 3, "cuGraphLaunch": 2,
+    "cuCtxPushCurrent": 1, "cuCtxPopCurrent": 1, "cuGraphExecKernelNodeSetParams": 3,
+    "cuGraphExecMemcpyNodeSetParams": 4, "cuGraphLaunch": 2,
     "cuStreamQuery": 1, "cuStreamSynchronize": 1, "cuEventRecord": 2, "cuEventQuery": 1, "cuEventSynchronize": 1,
     "null_destroy": 1,
 }  # fmt: skip
@@ -175,6 +183,19 @@ class NullUpdates:
                 graph.driver.check("cuGraphExecKernelNodeSetParams", code)
 
 
+def _is_within(node: GraphNode) -> bool:
+    return isinstance(node, CopyNode) and node.kind == "within"
+
+
+def _text_of(node: GraphNode) -> Any:
+    """Return the parameters of a kernel, or the addresses of a copy within the memory of devices."""
+    if isinstance(node, KernelLaunch):
+        return node.parameters
+    if isinstance(node, CopyNode) and node.kind == "within":
+        return bytearray(struct.pack("<QQ", node.target, node.source))
+    return bytearray()
+
+
 @final
 class NullGraph:
     """Implements `RawGraph`. A node that is no kernel has no parameters."""
@@ -182,7 +203,9 @@ class NullGraph:
     def __init__(self, driver: Driver, nodes: Sequence[GraphNode]) -> None:
         driver.call("cuGraphInstantiate")
         self.driver = driver
-        texts: list[Any] = [node.parameters if isinstance(node, KernelLaunch) else bytearray() for node in nodes]
+        texts: list[Any] = [_text_of(node) for node in nodes]
+        self.texts = texts
+        self.copies = {number for number, node in enumerate(nodes) if _is_within(node)}
         self.params = [_params_of(text) for text in texts]
         self.handle: int = driver.calls.null_graph(len(nodes))
         self.nodes: list[int] = [
@@ -192,15 +215,23 @@ class NullGraph:
     def prepare_updates(self, nodes: Sequence[int]) -> NullUpdates:
         return NullUpdates(self, nodes)
 
-    def kernel_nodes(self) -> KernelNodes:
+    def node_addresses(self) -> NodeAddresses:
         nodes = [
-            (node, ctypes.addressof(params)) if params.size else (0, 0)
-            for node, params in zip(self.nodes, self.params, strict=True)
+            (node, ctypes.addressof(params), CONTEXT * (number in self.copies)) if params.size else (0, 0, 0)
+            for number, (node, params) in enumerate(zip(self.nodes, self.params, strict=True))
         ]
-        return KernelNodes(self.handle, CONTEXT, nodes, self)
+        starts = {number: ctypes.addressof(ctypes.c_char.from_buffer(self.texts[number])) for number in self.copies}
+        copies = {number: (start, start + 8) for number, start in starts.items()}
+        return NodeAddresses(self.handle, CONTEXT, nodes, copies, self)
 
-    def update_copy(self, node: int, to: object) -> None:
-        self.driver.call("cuGraphExecMemcpyNodeSetParams")
+    def update_copy(self, node: int, to: CopyNode) -> None:
+        if node in self.copies:
+            self.texts[node][:] = _text_of(to)
+            set_params = self.driver.calls.cuGraphExecMemcpyNodeSetParams
+            code = set_params(self.handle, self.nodes[node], ctypes.addressof(self.params[node]), CONTEXT)
+            self.driver.check("cuGraphExecMemcpyNodeSetParams", code)
+        else:
+            self.driver.call("cuGraphExecMemcpyNodeSetParams")
 
     def update_fill(self, node: int, to: object) -> None:
         self.driver.call("cuGraphExecMemsetNodeSetParams")

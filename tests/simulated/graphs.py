@@ -169,7 +169,7 @@ class SimulatedGraph:
     def handle(self) -> None:
         return None
 
-    def kernel_nodes(self) -> None:
+    def node_addresses(self) -> None:
         return None
 
     def _update_kernel(self, node: int) -> None:

@@ -13,7 +13,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
@@ -180,15 +180,18 @@ class KernelUpdates(Protocol):
         ...
 
 
-class KernelNodes(NamedTuple):
-    """The kernels' nodes of an executable graph, as addresses for the functions of the driver's library."""
+class NodeAddresses(NamedTuple):
+    """The nodes of an executable graph, as addresses for the functions of the driver's library."""
 
     executable: int
     """The CUgraphExec."""
     context: int
     """The CUcontext that must be current while a node is updated."""
-    nodes: Sequence[tuple[int, int]]
-    """For each node its CUgraphNode, and the address of its CUDA_KERNEL_NODE_PARAMS; zeros for one of another kind."""
+    nodes: Sequence[tuple[int, int, int]]
+    """For each kernel's node its CUgraphNode, the address of its CUDA_KERNEL_NODE_PARAMS, and 0; for a copy within the
+    memory of devices that of its CUDA_MEMCPY3D, and its CUcontext; zeros for a node of another kind."""
+    copies: Mapping[int, tuple[int, int]]
+    """For each such copy the addresses of its target and of its source in its CUDA_MEMCPY3D."""
     kept_alive: object
 
 
@@ -208,7 +211,7 @@ class RawGraph(Protocol):
         """Prepare updates of these kernels' nodes, for runs in which their parameters change together."""
         ...
 
-    def kernel_nodes(self) -> KernelNodes | None:
+    def node_addresses(self) -> NodeAddresses | None:
         """Return the kernels' nodes as the driver's functions take them; None if the driver has no functions of C."""
         ...
 

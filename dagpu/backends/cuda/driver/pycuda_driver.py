@@ -68,7 +68,8 @@ def open_gpus() -> list[Gpu]:
 
 _OF_READER: Final = {
     "cuGraphLaunch": "cuGraphLaunch", "cuStreamQuery": "cuStreamQuery", "cuStreamSynchronize": "cuStreamSynchronize",
-    "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
+    "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams": "cuGraphExecMemcpyNodeSetParams", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent": "cuCtxPopCurrent_v2", "cuEventRecord": "cuEventRecord", "cuEventQuery": "cuEventQuery",
     "cuEventSynchronize": "cuEventSynchronize", "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync": "cuMemcpyDtoDAsync_v2",

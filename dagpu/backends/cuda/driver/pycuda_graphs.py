@@ -21,7 +21,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     GraphNode,
     IfNode,
     KernelLaunch,
-    KernelNodes,
+    NodeAddresses,
     RawStream,
 )
 from dagpu.backends.cuda.driver.pycuda_streams import Checked, Context, Extras
@@ -439,10 +439,17 @@ class PyCudaGraph:
     def handle(self) -> int:
         return int(self._exec)
 
-    def kernel_nodes(self) -> KernelNodes:
-        own = {node: self._update_params(node) for node in self._kernels}
-        nodes = [(int(each), own[at].getPtr()) if at in own else (0, 0) for at, each in enumerate(self._nodes)]
-        return KernelNodes(int(self._exec), int(self._here.context.context), nodes, (self, own))
+    def node_addresses(self) -> NodeAddresses:
+        nodes, copies = [(0, 0, 0)] * len(self._nodes), dict[int, tuple[int, int]]()
+        for at in self._kernels:
+            nodes[at] = int(self._nodes[at]), self._update_params(at).getPtr(), 0
+        device = self._bindings.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        for at, params in self._copies.items():
+            if params.srcMemoryType == params.dstMemoryType == device:
+                start = params.getPtr()
+                nodes[at] = int(self._nodes[at]), start, int(self._sites[at].context.context)
+                copies[at] = start + _TARGET_AT, start + _SOURCE_AT
+        return NodeAddresses(int(self._exec), int(self._here.context.context), nodes, copies, self)
 
     def _update_params(self, node: int) -> Any:
         """Return the CUDA_KERNEL_NODE_PARAMS of this node alone."""
@@ -482,6 +489,12 @@ class PyCudaGraph:
     def destroy(self) -> None:
         self._checked("cuGraphExecDestroy", self._bindings.cuGraphExecDestroy(self._exec))
         self._checked("cuGraphDestroy", self._bindings.cuGraphDestroy(self._graph))
+
+
+_SOURCE_AT: Final = 48
+"""The offset of srcDevice in CUDA_MEMCPY3D (cuda.h)."""
+_TARGET_AT: Final = 136
+"""The offset of dstDevice."""
 
 
 def _set_addresses(params: Any, node: CopyNode) -> None:

@@ -24,6 +24,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawGraph,
 )
 from dagpu.backends.cuda.graphs.topology import CommandNode, ConditionalNode, GraphTopology, LaunchTemplate, Node
+from dagpu.backends.cuda.kernels.fill_and_copy import Memcpy
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.compiled import READER, teach
@@ -129,24 +130,35 @@ class GraphExec:
             return self._updated(raw, tuple(changed), bases, memory)
 
     def describe_nodes(self) -> None:
-        """Describe the nodes for the compiled reader, which updates those of kernels. Python updates them if a node of
-        another kind depends on a source that has changed."""
+        """Describe the nodes for the compiled reader, which updates those of kernels, and of copies within the memory
+        of devices. Python updates the nodes if one of another kind depends on a source that has changed, and if memory
+        was mapped since copies between devices were set; see `_forget_mappings`."""
         raw, topology = self.raw, self._topology
         assert raw is not None
         self.nodes = False
-        if topology.crossed or topology.bodies:
+        if topology.bodies:
             return
-        kernels, places = raw.kernel_nodes(), self.parameters.places()
-        if kernels is None or places is None:
+        found, places = raw.node_addresses(), self.parameters.places()
+        if found is None or places is None:
             return
-        by_python = {number for number, node in enumerate(topology.nodes) if type(node) is not LaunchTemplate}
+        by_python = set[int]()
+        for number, node in enumerate(topology.nodes):
+            if isinstance(node, CommandNode) and number in found.copies:
+                command = node.command
+                assert isinstance(command, Memcpy)
+                target, source = found.copies[number]
+                places[command.out_base][1].append((target, command.out_offset))
+                places[command.source_base][1].append((source, command.source_offset))
+            elif not isinstance(node, LaunchTemplate):
+                by_python.add(number)
         sources = tuple(
             (*place, [(node,) for node in nodes], source in topology.movable or not by_python.isdisjoint(nodes))
             for source, (place, nodes) in enumerate(zip(places, topology.dependents, strict=True))
         )
-        bases = len(self.parameters.bases)
-        held = kernels.kept_alive, self.parameters.texts
-        self.nodes = READER.Nodes(kernels.executable, kernels.context, kernels.nodes, sources, bases, held)
+        bases, crossing = len(self.parameters.bases), self._devices if topology.crossed else ()
+        mapped = tuple([(each.memory, seen) for each, seen in zip(crossing, self._mapped, strict=False)])
+        held = found.kept_alive, self.parameters.texts
+        self.nodes = READER.Nodes(found.executable, found.context, found.nodes, sources, bases, mapped, held)
 
     def refuse_node(self, number: int) -> None:
         """Note that the driver has refused the update of a node."""
@@ -164,7 +176,7 @@ class GraphExec:
             bases = self.parameters.bases
             for base in self._topology.crossed:
                 bases[base] = NOWHERE
-            self._mapped = mapped
+            self._mapped, self.nodes = mapped, None
 
     def _updated(
         self, raw: RawGraph, changed: tuple[int, ...], bases: Sequence[int], memory: Sequence[object]
