@@ -178,6 +178,10 @@ def _combine(how: str, dtype: "np.dtype[Any]", count: int, divisor: int) -> Expr
 # They consist of copies between devices and of element-wise kernels, so they overlap with other work, are planned and
 # verified with it, and never wait for each other on a device. Summands are added in the order of the devices: the bits
 # are the same on all devices and in all runs.
+#
+# What waits is an edge of the graph between devices, and not a flag in peer memory, which gains nothing. On two H200s
+# edges between all of two devices add 1.3 us to a graph of 13.4 us, and memory-operation nodes 8.3. For 16 KiB kernels
+# that wait for flags take 18.5 us, where edges and a plain kernel take 18.9; from 256 KiB on they take longer.
 
 Engine: TypeAlias = Literal["direct", "nccl"]
 """What combines summands: kernels of dagpu's, or NCCL."""
