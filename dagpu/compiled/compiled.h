@@ -3,6 +3,7 @@
  * - table.c, rows.c: the rows of a table, and the reader of a call by these (the reference is Guard.read).
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
  * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
+ * - boarding.c: takes the memory, the graph and the stream of a run (idle_graph_launch).
  * - flight.c: launches a graph, or copies an array, and waits for it (idle_graph_launch, launch_captured, copy_launch).
  * - pool.c: takes a block of device memory (Pool.take).
  * - launched.c: a launch that is under way, as a `Run` (CudaRun).
