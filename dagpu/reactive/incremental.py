@@ -90,8 +90,10 @@ class StageMaker:
             )
         known = {id(cut) for stage in before for cut in stage.cutoffs.inputs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
-        # What closures were given may depend on everything but the cutoffs that wait for this stage.
-        leaves = LeafValues(builder, live, ~sum(cut.own for cut in cutoffs) if before else 0, made)
+        # What closures were given may depend on all that was known before this stage, and not on its own cutoffs. Later
+        # stages find more: on a bit of theirs nothing here depends.
+        earlier = live.known_bits() & ~sum(cut.own for cut in cutoffs) if before else 0
+        leaves = LeafValues(builder, live, earlier, made)
         shared, live.shared = live.shared, []
         staleness = self._analyse(program, leaves.bits, [compared_buffer(cut) for cut in cutoffs])
         memory = TargetMemory(len(program.buffers))
@@ -448,7 +450,7 @@ class IncrementalRun:
             if reuse is not None:
                 stage.reuse(*reuse)
             wait = cutoffs.waiting_bits(undecided, mask, stage.lost)
-            ready = [cut for cut in undecided if cut.own & wait and not cutoffs.watched_bits(cut) & wait]
+            ready = cutoffs.ready(undecided, wait)
             given = leftover & stage.made_for(mask) if leftover else leftover
             change = Change(mask, wait, before, stage.lost, given)
             compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))

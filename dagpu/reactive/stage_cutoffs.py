@@ -69,6 +69,17 @@ class StageCutoffs:
                 waiting |= cut.own
         return waiting
 
+    def ready(self, undecided: list[LiveInput], waiting: int) -> list[LiveInput]:
+        """Return those of the waiting cutoffs whose tensors depend on no other one that waits. In the order of the trace
+        a cutoff depends on earlier ones alone, so the first one is ready."""
+        found, earlier = list[LiveInput](), 0
+        for cut in undecided:
+            if cut.own & waiting:
+                if not self.watched_bits(cut) & earlier:
+                    found.append(cut)
+                earlier |= cut.own
+        return found
+
     @property
     def bits(self) -> int:
         """The bits of these cutoffs."""

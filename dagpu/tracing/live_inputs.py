@@ -356,6 +356,10 @@ class LiveInputs:
             return item.index_in(self.reads)
         return None
 
+    def known_bits(self) -> int:
+        """Return the bits of all sources and cutoffs that the trace has found so far."""
+        return (1 << len(self.bit_names)) - 1
+
     def structural_bits(self) -> int:
         """Return the bits whose change needs a new trace."""
         bits = 0

@@ -1,12 +1,12 @@
 """Feeds that share nodes and run in tiles, at the same time in tasks of their own: the value of each is that of a run
 from scratch at an instant of its call, and nothing writes it later."""
 
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dagpu import Feed, Flow, from_host, observe, source
@@ -111,8 +111,24 @@ async def act(crowd: Crowd, members: list[Member], nursery: trio.Nursery, action
             crowd.world.change(name, what, more)
 
 
+JOIN: Final = ("join", 0, 0, 0)
+
+
 @pytest.mark.parametrize("kind", MACHINES)
 @settings(max_examples=25)
+@example(  # a cutoff of the third stage, whose tensor an earlier stage has made of what a closure was given
+    recipe=MixedRecipe((False,), (JOIN, JOIN, ("stages", 0, 0, 0), JOIN, JOIN, ("stages", 0, 3, 0)), frozenset({0, 5})),
+    opened=[Ends((0,), False), Ends((0,), False)],
+    steps=[
+        ("number", 0.5, None),
+        ("next", 2, None),
+        ("write", [(0, (slice(0, 0), slice(0, 2)), 0)], False),
+        ("cancel", 0, None),
+        ("number", 0.5, None),
+        ("number", 1.0, None),
+    ],
+    seed=0,
+)
 @given(
     recipe=mixed_recipes(),
     opened=st.lists(ends, min_size=2, max_size=3),
