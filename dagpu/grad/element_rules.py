@@ -16,11 +16,11 @@ from dagpu.grad.reduction_rules import of_softmax, reduction_gradient
 from dagpu.grad.reverse import OF_COMPLEX, RULES, CallBack
 from dagpu.handles import HANDLES
 from dagpu.kernels.element import TracedExpression, trace_expression
-from dagpu.kernels.expression import Expression, TupleExpression
+from dagpu.kernels.expression import Expression, expression_of_steps
 from dagpu.ops.creation import full
 
 _DERIVATIVES: Final[dict[Any, TracedDerivative | None]] = {}
-_EXPRESSIONS: Final[dict[Any, "Expression[..., Any] | TupleExpression[..., Any]"]] = {}
+_EXPRESSIONS: Final[dict[Any, Any]] = {}
 
 
 def derivative_of(
@@ -41,8 +41,7 @@ def expression_of(traced: TracedExpression) -> Any:
     """Return the expression of steps, made once for all that are alike."""
     key = traced_key(traced)
     if key not in _EXPRESSIONS:
-        kind = Expression if len(traced.results) == 1 else TupleExpression
-        _EXPRESSIONS[key] = kind(traced, (expression_of.__code__, 0))
+        _EXPRESSIONS[key] = expression_of_steps(traced, (expression_of.__code__, 0))
     return _EXPRESSIONS[key]
 
 
@@ -168,7 +167,7 @@ def _of_expression(back: CallBack) -> Steps:
 
 
 def _of_written(back: CallBack) -> Steps:
-    """The rule of `into` and `update`: argument 0 is the output, which `update` reads too."""
+    """The rule of `into` and `update`: the first arguments are the outputs, which `update` reads too."""
     traced, updates = back.function.expression.traced, back.function.updates
     names = [str(n) for n in range(not updates, len(traced.names) + (not updates))]
     return (yield from gradients_of_expression(traced, names, back, back.gs, has_result=True))

@@ -219,7 +219,7 @@ class Recorder:
         values = result if isinstance(result, tuple | list) else (result,)
         call.results = [each for each in map(seen, values) if each is not None]
         if isinstance(call.function, Written):
-            del call.results[1:]
+            del call.results[len(call.function.expression.traced.results) :]
         self.switch(call.outer, ended=True)
 
     def calling(self, build: Callable[[], Any]) -> Any:

@@ -14,7 +14,7 @@ from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.element import Elem, declared_at, trace_expression
-from dagpu.kernels.expression import Argument, Expression, TupleExpression
+from dagpu.kernels.expression import AnyExpression, Argument, Expression, TupleExpression, expression_of_steps
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")
@@ -31,8 +31,6 @@ _E = TypeVar("_E", bound=np.generic)
 _X = TypeVar("_X", bound=np.generic)
 _G = TypeVar("_G", bound=np.generic)
 _H = TypeVar("_H", bound=np.generic)
-
-Made: TypeAlias = Expression[..., Any] | TupleExpression[..., Any]
 
 Expr1: TypeAlias = Expression[[Argument[_A]], _R]
 Expr2: TypeAlias = Expression[[Argument[_A], Argument[_B]], _R]
@@ -322,7 +320,7 @@ def expr(*types_or_function: Any) -> Any:
         )
 
     @leaves_run
-    def decorate(function: Any) -> Made:
+    def decorate(function: Any) -> AnyExpression:
         if not inspect.isfunction(function):
             raise KernelArgumentError(
                 f"expr at {describe(here())} is applied to {format_value(function)}. Apply it to a plain function: def "
@@ -333,9 +331,8 @@ def expr(*types_or_function: Any) -> Any:
     return decorate
 
 
-def _make(function: Callable[..., Any], dtypes: list[Any]) -> Made:
-    traced, origin = trace_expression(function, dtypes), declared_at(function)
-    made: Made = Expression(traced, origin) if len(traced.results) == 1 else TupleExpression(traced, origin)
+def _make(function: Callable[..., Any], dtypes: list[Any]) -> AnyExpression:
+    made = expression_of_steps(trace_expression(function, dtypes), declared_at(function))
     DECLARED.add(made)
     return made
 

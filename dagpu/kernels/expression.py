@@ -18,7 +18,7 @@ from typing import (
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.errors import KernelArgumentError
+from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.frozen import Slot
 from dagpu.common.layout import (
     Layout,
@@ -265,14 +265,46 @@ class Elementwise(PickledByName):
         made = [reshaped(Map(x, UNCUT, origin), Layout(t, walk.shape, (), 0), shape, origin) for x, t in parts]
         return Zip(tuple(made), origin)
 
+    def write(self, args: tuple[Any, ...], origin: Origin, *, updates: bool) -> KernelOp:
+        """Return the op that writes to partitions of one shape and tile, one for each result: the first arguments. With
+        `updates` their old elements are the first parameters."""
+        if (recorder := RECORDER.get()) is not None:
+            again = partial(self._write_given, origin, updates)
+            return cast(KernelOp, recorder.call(Written(self, updates), again, args, {}))
+        count = len(self.traced.results)
+        before = (OUTPUT,) * count if updates else ()
+        names = self.traced.names[len(before) :]
+
+        def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            form = call_form(self.traced, given[count:], origin, names)
+            return check_call(self._call_spec(form, names, writes=True), given, origin)
+
+        def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+            shapes = [layout.shape for layout in layouts[:count] if layout is not None]
+            if shapes.count(shapes[0]) < count:
+                raise ShapeError(
+                    f"{self.traced.title}, called at {describe(origin)}: its outputs have the shapes "
+                    f"{', '.join(map(str, shapes))}. Give all of them one shape."
+                )
+            shape = self.broadcast(shapes[0], layouts[count:], origin)
+            walk = direct_walk(shape, [layout.shape for layout in layouts[count:] if layout is not None])
+            spec = self._kernel(len(shape), (*before, *patterns_of(layouts[count:], walk)))
+            return Launch(spec, move_arguments(self._name, arguments, origin), origin)
+
+        return cast(KernelOp, with_layouts(self._name, args, check, build, origin))
+
+    def _write_given(self, origin: Origin, updates: bool, *args: Any) -> KernelOp:
+        return self.write(args, origin, updates=updates)
+
     def _call_spec(self, form: tuple[bool, ...], names: tuple[str, ...], *, writes: bool = False) -> KernelSpec:
         """Return the declaration that checks the calls of a form, made once; with `writes`, of those that name their
-        output first."""
+        outputs first."""
 
         def make() -> KernelSpec:
             params = argument_params(self.traced, form, names)
             if writes:
-                params.insert(0, output("out", self.traced.dtype, None))
+                outs = zip(output_names(self.traced), self.traced.result_dtypes, strict=True)
+                params = [*[output(out, dtype, None) for out, dtype in outs], *params]
             return call_spec(self.traced.name, params, self.origin, expression=self.label_of_lambda)
 
         return self.kernel_for(("call", form, writes), make)
@@ -388,7 +420,7 @@ class Expression(Elementwise, Generic[_P, _R]):
             ShapeError: the arguments do not broadcast to the shape of the output.
         """
         try:
-            return self._write(out, self.by_position(args, kwargs), (), here())
+            return self.write((out, *self.by_position(args, kwargs)), here(), updates=False)
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -417,7 +449,7 @@ class Expression(Elementwise, Generic[_P, _R]):
                     f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
                 )
                 refuse_arguments(self.traced, what, "Write to memory of its own, .into(partition, ...)", origin)
-            return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
+            return self.write((out, *self.by_position(args, kwargs, 1)), origin, updates=True)
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -517,29 +549,6 @@ class Expression(Elementwise, Generic[_P, _R]):
 
     # ---- launches
 
-    def _write(self, out: Any, args: tuple[Any, ...], before: tuple[ArgumentPattern, ...], origin: Origin) -> KernelOp:
-        """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
-        if (recorder := RECORDER.get()) is not None:
-            again = partial(self._write_given, before, origin)
-            return cast(KernelOp, recorder.call(Written(self, bool(before)), again, (out, *args), {}))
-
-        def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
-            names = self.traced.names[len(before) :]
-            form = call_form(self.traced, given[1:], origin, names)
-            return check_call(self._call_spec(form, names, writes=True), given, origin)
-
-        def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-            assert layouts[0] is not None
-            shape = self.broadcast(layouts[0].shape, layouts[1:], origin)
-            walk = direct_walk(shape, [layout.shape for layout in layouts[1:] if layout is not None])
-            spec = self._kernel(len(shape), (*before, *patterns_of(layouts[1:], walk)))
-            return Launch(spec, move_arguments(self._name, arguments, origin), origin)
-
-        return cast(KernelOp, with_layouts(self._name, (out, *args), check, build, origin))
-
-    def _write_given(self, before: tuple[ArgumentPattern, ...], origin: Origin, out: Any, *args: Any) -> KernelOp:
-        return self._write(out, args, before, origin)
-
 
 @final
 class TupleExpression(Elementwise, Generic[_P, _T]):
@@ -569,3 +578,11 @@ class TupleExpression(Elementwise, Generic[_P, _T]):
         except BaseException as error:
             without_our_frames(error)
             raise
+
+
+AnyExpression: TypeAlias = Expression[..., Any] | TupleExpression[..., Any]
+
+
+def expression_of_steps(traced: TracedExpression, origin: Origin) -> AnyExpression:
+    """Return the expression of steps, with one result or several. `origin` is the place of its declaration."""
+    return Expression(traced, origin) if len(traced.results) == 1 else TupleExpression(traced, origin)

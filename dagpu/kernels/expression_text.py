@@ -127,10 +127,10 @@ def _memory_types(expression: TracedExpression) -> str:
     return ", ".join(map(memory_type, expression.result_dtypes))
 
 
-def output_names(expression: TracedExpression) -> tuple[str, ...]:
+def output_names(expression: TracedExpression) -> list[str]:
     """Return the names of a kernel's outputs: `out`, or `out0`, `out1`, ... of several results."""
     count = len(expression.results)
-    return tuple(["out"] if count == 1 else [f"out{number}" for number in range(count)])
+    return ["out"] if count == 1 else [f"out{number}" for number in range(count)]
 
 
 def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
@@ -138,7 +138,7 @@ def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
     name, names, outs = safe_name(expression.name), parameter_names(expression), output_names(expression)
     made = zip(expression.result_dtypes, outs, strict=True)
     formals, values = [f"Tile<{memory_type(dtype)}, {rank}> {out}" for dtype, out in made], list[str]()
-    for pattern, dtype, argument in zip(patterns, expression.dtypes, names, strict=True):
+    for pattern, dtype, argument in zip(patterns, expression.dtypes, _read_names(outs, patterns, names), strict=True):
         if not pattern.form.is_written:
             formals.append(formal_text(pattern, dtype, argument))
         values.append(load_text(dtype, _element_of(pattern, argument, rank)))
@@ -151,6 +151,12 @@ def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
         f"{element_text(expression)}\n{_signature(name, formals)} {{\n"
         f"{_sides_text(expression, rank, patterns)}    for (auto i : {outs[0]}) {write};\n}}\n"
     )
+
+
+def _read_names(outs: Sequence[str], patterns: Sequence[ArgumentPattern], names: Sequence[str]) -> list[str]:
+    """Return the name of each argument: of one in an output, which come in their order, that of the output."""
+    written = iter(outs)
+    return [next(written) if each.form.is_written else name for each, name in zip(patterns, names, strict=True)]
 
 
 def formal_text(pattern: ArgumentPattern, dtype: "np.dtype[Any]", name: str) -> str:
@@ -171,11 +177,12 @@ def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
     """Return the text that computes several neighbours at a time, if all arrays have the one axis of the output."""
     if rank != 1 or any(pattern.form.is_input and pattern.axes != (0,) for pattern in patterns):
         return ""
-    arrays, formals, values = [], [], []
-    for pattern, dtype, argument in zip(patterns, expression.dtypes, parameter_names(expression), strict=True):
+    arrays, formals, values, names = list[str](), list[str](), list[str](), parameter_names(expression)
+    given = _read_names(output_names(expression), patterns, names)
+    for pattern, dtype, argument, array in zip(patterns, expression.dtypes, names, given, strict=True):
         values.append(load_text(dtype, argument))
         if pattern.form.is_tensor:
-            arrays.append("out" if pattern.form.is_written else argument)
+            arrays.append(array)
             formals.append(f"{memory_type(dtype)} {argument}")
     result, out = f"element({', '.join(values)})", "out"
     if len(expression.results) > 1:
@@ -187,9 +194,9 @@ def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
 
 
 def _element_of(pattern: ArgumentPattern, argument: str, rank: int) -> str:
-    """Return the text of one element of an argument; of a number that is the number itself."""
+    """Return the text of one element of an argument or output; of a number that is the number itself."""
     if pattern.form.is_written:
-        return "out[i]"
+        return f"{argument}[i]"
     return f"{argument}{_index_text(pattern.axes, rank)}" if pattern.form.is_tensor else argument
 
 

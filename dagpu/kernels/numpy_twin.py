@@ -243,10 +243,11 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
 
     def body(out: Any, *arguments: Any) -> None:
         outs, operands = [out, *arguments[: count - 1]], list[Any]()
-        place = count - 1
+        place, written = count - 1, 0
         for form, dtype, index in each:
             if form.is_written:
-                operands.append(out)
+                operands.append(outs[written])
+                written += 1
                 continue
             given = arguments[place]
             place += 1
