@@ -58,21 +58,10 @@ from dagpu.interop.foreign_ops import Foreign, ForeignFunction, foreign
 from dagpu.interop.incoming import Lent, adopt, from_array, lend, lend_mut, lent_out, share_array, unversioned
 from dagpu.interop.numba_kernels import numba_kernel
 from dagpu.interop.triton_kernels import triton_kernel
+from dagpu.kernels.declared_expressions import Expr1, Expr2, Expr3, Expr4, Expr5, Expr6, Expr7, Expr8, expr
 from dagpu.kernels.decorator import In, Kernel, Lazy, NewOutput, NewOutputs, Out, kernel  # noqa: F401  # reason: a fact names it
 from dagpu.kernels.element import Elem
-from dagpu.kernels.expression import (
-    Expr1,
-    Expr2,
-    Expr3,
-    Expr4,
-    Expr5,
-    Expr6,
-    Expr7,
-    Expr8,
-    Expression,
-    ReducedExpression,  # noqa: F401  # reason: a fact names it
-    expr,
-)
+from dagpu.kernels.expression import Expression, ReducedExpression, TupleExpression  # noqa: F401  # reason: a fact names it
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.meshes.collectives import Reduction, all_gather, all_reduce, broadcast, halo, reduce_scatter
 from dagpu.meshes.layouts import Blocks, Cyclic

@@ -76,4 +76,4 @@ def assert_gradient(
 
 
 def _tensor(array: Any) -> SharedTensor[Any]:
-    return from_host(array).sync().share()
+    return from_host(np.asarray(array)).sync().share()

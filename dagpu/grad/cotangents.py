@@ -14,7 +14,7 @@ from dagpu import arrays as array
 from dagpu.common.layout import Shape
 from dagpu.handles import SharedTensor
 from dagpu.kernels.element import trace_expression
-from dagpu.kernels.expression import Expression
+from dagpu.kernels.expression import expression_of_steps
 from dagpu.kernels.generated_launch import known_layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import dup, full
@@ -42,20 +42,21 @@ class Cotangent(NamedTuple):
         return self.value.shape if isinstance(self.value, SharedTensor) else ()
 
 
-_MADE: Final[dict[Any, Expression[..., Any]]] = {}
+_MADE: Final[dict[Any, Any]] = {}
 
 
-def elementwise(function: Callable[..., Any], name: str, *dtypes: "np.dtype[Any]") -> Expression[..., Any]:
+def elementwise(function: Callable[..., Any], name: str, *dtypes: "np.dtype[Any]") -> Any:
     """Return the expression of a function of elements that closes over nothing, made once for each of its types."""
     key = function.__code__, dtypes
     if key not in _MADE:
-        _MADE[key] = Expression(trace_expression(function, dtypes).named(name), (function.__code__, 0))
+        _MADE[key] = expression_of_steps(trace_expression(function, dtypes).named(name), (function.__code__, 0))
     return _MADE[key]
 
 
 def of(g: Cotangent, function: Callable[..., Any], name: str, *others: Any) -> AnyOp:
     """Return the op of an element-wise function of a cotangent, its tensors and numbers broadcast."""
-    return elementwise(function, name, *[g.dtype] * (1 + len(others)))(g.value, *others)
+    op: AnyOp = elementwise(function, name, *[g.dtype] * (1 + len(others)))(g.value, *others)
+    return op
 
 
 def _product(g: Any, x: Any) -> Any:

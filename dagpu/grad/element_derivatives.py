@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -336,11 +336,21 @@ def _in_order(root: Elem[Any], params: set[int]) -> list[Elem[Any]]:
 
 
 # ---- of an expression
-class TracedDerivative(NamedTuple):
-    """The derivative of an expression, as an expression of those values that it reads.
+class Form(NamedTuple):
+    """A derivative of an expression by one of its parameters, as a kernel computes it.
 
-    `reads` says for each of its parameters what that is: the number of an argument of the expression, "y" for its
-    result, or "g" for what comes in.
+    With `of_result` the rule of the last operation reads the result, in place of computing it again.
+    """
+
+    by: int
+    of_result: bool = False
+
+
+class TracedDerivative(NamedTuple):
+    """Derivatives of an expression, as an expression of those values that they read.
+
+    `reads` says for each of its parameters what that is: the number of an argument of the expression, "y0" for its
+    result number 0, or "g0" for what comes in for that.
     """
 
     traced: TracedExpression
@@ -348,51 +358,67 @@ class TracedDerivative(NamedTuple):
 
 
 def traced_derivative(
-    traced: TracedExpression, by: int, *, of_result: bool, numbers: AbstractSet[int] = frozenset()
+    traced: TracedExpression,
+    forms: Sequence[Form],
+    incoming: Sequence[int] = (0,),
+    numbers: AbstractSet[int] = frozenset(),
 ) -> TracedDerivative | None:
-    """Return `g` times the derivative by one parameter, element by element; None where that is 0 everywhere. With
-    `of_result` the last operation's rule reads the result, in place of computing it again. `numbers` are the parameters
-    for which the call has numbers.
+    """Return the gradients by some parameters, element by element, as the results of one expression; None if one of
+    them is 0 everywhere. `incoming` are the numbers of the results for which a gradient comes in, and `numbers` the
+    parameters for which the call has numbers.
 
     Raises:
         GradientError: an operation on the way has no derivative.
     """
-    varying = FLOATING | COMPLEX
-    if traced.dtypes[by] not in varying or traced.dtype not in varying:
-        return None
     trace, count = object(), len(traced.names)
-    dtypes = (*traced.dtypes, traced.dtype, traced.dtype)
+    made = traced.result_dtypes
+    dtypes = (*traced.dtypes, *made, *made)
     params = [Elem[Any]("parameter", dtype, (), Parameter(i, trace, i in numbers)) for i, dtype in enumerate(dtypes)]
-    root = applied(traced, params)
-    y, g = params[count:]
-    try:
-        found = adjoint_of(root, params[:count], by, conjugate(g), y if of_result else None)
-    except GradientError as error:
-        raise GradientError(f"{traced.title} at {traced.place}: {error}") from None
-    if found is None:
-        return None
-    found = conjugate(found)
-    names = [*traced.names, _fresh("y", traced.names), _fresh("g", traced.names)]
-    name = f"d_{traced.name}_{traced.names[by]}"
-    steps = number_steps(found, trace, name, traced.place)
+    roots, ys, gs = applied(traced, params), params[count : count + len(made)], params[count + len(made) :]
+    found: list[Elem[Any]] = []
+    for form in forms:
+        try:
+            parts = [
+                adjoint_of(roots[n], params[:count], form.by, conjugate(gs[n]), ys[n] if form.of_result else None)
+                for n in incoming
+                if {traced.dtypes[form.by], made[n]} <= FLOATING | COMPLEX
+            ]
+        except GradientError as error:
+            raise GradientError(f"{traced.title} at {traced.place}: {error}") from None
+        kept = [part for part in parts if part is not None]
+        if not kept:
+            return None
+        found.append(conjugate(reduce(_plus, kept)))
+    several = range(len(made))
+    told = [*[f"y{n}" for n in several], *[f"g{n}" for n in several]]
+    shown = [_fresh(each if len(made) > 1 else each[0], traced.names) for each in told]
+    names = [*traced.names, *shown]
+    name = f"d_{traced.name}" + (f"_{traced.names[forms[0].by]}" if len(forms) == 1 else "")
+    steps, results = number_steps(found, trace, name, traced.place)
     used = sorted({step.value for step in steps if step.operation == "parameter"})
     place = {number: at for at, number in enumerate(used)}
-    kept = tuple([s._replace(value=place[s.value]) if s.operation == "parameter" else s for s in steps])
-    reads: list[int | str] = [number if number < count else "yg"[number - count] for number in used]
+    moved = tuple([s._replace(value=place[s.value]) if s.operation == "parameter" else s for s in steps])
+    reads: list[int | str] = [number if number < count else told[number - count] for number in used]
     expression = TracedExpression(
-        name, tuple([names[n] for n in used]), tuple([dtypes[n] for n in used]), kept, traced.place, False
+        name,
+        tuple([names[n] for n in used]),
+        tuple([dtypes[n] for n in used]),
+        moved,
+        traced.place,
+        False,
+        results if len(forms) > 1 else (-1,),
     )
     return TracedDerivative(expression, tuple(reads))
 
 
-def applied(traced: TracedExpression, elements: Sequence[Elem[Any]]) -> Elem[Any]:
-    """Return the element that an expression makes of others."""
+def applied(traced: TracedExpression, elements: Sequence[Elem[Any]]) -> list[Elem[Any]]:
+    """Return the elements that an expression makes of others: its results."""
     made: list[Elem[Any]] = []
     for step in traced.steps:
         operands = tuple([made[number] for number in step.operands])
         is_parameter = step.operation == "parameter"
         made.append(elements[step.value] if is_parameter else Elem(step.operation, step.dtype, operands, step.value))
-    return made[-1]
+    return [made[number] for number in traced.results]
 
 
 def _fresh(name: str, taken: Sequence[str]) -> str:
@@ -405,7 +431,7 @@ def traced_key(traced: TracedExpression) -> object:
     """Return what two expressions have in common that compute the same of parameters of the same types."""
     values = [s.value.tobytes() if isinstance(s.value, np.generic) else s.value for s in traced.steps]
     steps = [(s.operation, s.dtype.str, s.operands) for s in traced.steps]
-    return traced.dtypes, tuple(zip(steps, values, strict=True))
+    return traced.dtypes, traced.results, tuple(zip(steps, values, strict=True))
 
 
 # ---- of a function of elements

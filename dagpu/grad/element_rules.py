@@ -3,111 +3,174 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dagpu import arrays as array
 from dagpu.common.layout import Shape
 from dagpu.grad.cotangents import Cotangent, Steps, scaled, seen_as, summed_to
-from dagpu.grad.element_derivatives import TracedDerivative, traced_derivative, traced_key
+from dagpu.grad.element_derivatives import Form, TracedDerivative, traced_derivative, traced_key
 from dagpu.grad.record import Place
 from dagpu.grad.reduction_rules import of_softmax, reduction_gradient
 from dagpu.grad.reverse import OF_COMPLEX, RULES, CallBack
 from dagpu.handles import HANDLES
 from dagpu.kernels.element import TracedExpression, trace_expression
-from dagpu.kernels.expression import Expression
+from dagpu.kernels.expression import Expression, expression_of_steps
 from dagpu.ops.creation import full
 
 _DERIVATIVES: Final[dict[Any, TracedDerivative | None]] = {}
-_EXPRESSIONS: Final[dict[Any, Expression[..., Any]]] = {}
+_EXPRESSIONS: Final[dict[Any, Any]] = {}
 
 
 def derivative_of(
-    traced: TracedExpression, by: int, *, of_result: bool = False, numbers: frozenset[int] = frozenset()
+    traced: TracedExpression,
+    forms: tuple[Form, ...],
+    incoming: tuple[int, ...] = (0,),
+    numbers: frozenset[int] = frozenset(),
 ) -> TracedDerivative | None:
-    """Return the derivative of an expression, made once for all expressions that compute the same. `numbers` are the
-    parameters for which the call has numbers."""
-    key = traced_key(traced), by, of_result, numbers
+    """Return derivatives of an expression, made once for all expressions that compute the same. See
+    `traced_derivative`."""
+    key = traced_key(traced), forms, incoming, numbers
     if key not in _DERIVATIVES:
-        _DERIVATIVES[key] = traced_derivative(traced, by, of_result=of_result, numbers=numbers)
+        _DERIVATIVES[key] = traced_derivative(traced, forms, incoming, numbers)
     return _DERIVATIVES[key]
 
 
-def expression_of(traced: TracedExpression) -> Expression[..., Any]:
+def expression_of(traced: TracedExpression) -> Any:
+    """Return the expression of steps, made once for all that are alike."""
     key = traced_key(traced)
     if key not in _EXPRESSIONS:
-        _EXPRESSIONS[key] = Expression(traced, (expression_of.__code__, 0))
+        _EXPRESSIONS[key] = expression_of_steps(traced, (expression_of.__code__, 0))
     return _EXPRESSIONS[key]
 
 
-# ---- one argument
+# ---- the arguments of an expression
+class _Slope(NamedTuple):
+    """The gradient of one argument, element by element, before it is summed to the argument's shape."""
+
+    name: str
+    form: Form
+    made: TracedDerivative
+    given: list[Any]
+    covered: Shape
+    """The shape of what the kernel computes; the gradient is the same along the other axes."""
+
+
 def gradients_of_expression(
-    traced: TracedExpression, names: Sequence[str], back: CallBack, g: Cotangent, *, has_result: bool
+    traced: TracedExpression,
+    names: Sequence[str],
+    back: CallBack,
+    gs: "Sequence[Cotangent | None]",
+    *,
+    has_result: bool,
 ) -> Steps:
-    """Return the gradients of the arguments of an expression, by their names. `g` is that of its elements, before any
-    reduction. With `has_result` the result of the call is those elements, and a rule may read it."""
+    """Return the gradients of the arguments of an expression, by their names. `gs` are those of its elements, one for
+    each result, before any reduction. With `has_result` the results of the call are those elements, and a rule may read
+    them.
+
+    One kernel computes the gradients of all arguments that are not summed over axes.
+    """
+    numbers = frozenset([n for n, name in enumerate(names) if not back.is_tensor(name)])
+    incoming = tuple([n for n, g in enumerate(gs) if g is not None])
+    shape = next(g.shape for g in gs if g is not None)
+
+    def value_of(read: int | str) -> Any:
+        if isinstance(read, int):
+            return back.read(names[read])
+        g = gs[int(read[1:])]
+        return back.result(int(read[1:])) if read[0] == "y" else None if g is None else g.value
+
     found: dict[str, Any] = {}
+    together: dict[Shape, list[_Slope]] = {}
     for by, name in enumerate(names):
-        if back.needs(name):
-            found[name] = yield from _gradient(traced, names, by, back, g, has_result)
+        form = _cheapest(traced, by, incoming, numbers, names, back, has_result) if back.needs(name) else None
+        made = None if form is None else derivative_of(traced, (form,), incoming, numbers)
+        if form is None or made is None:
+            continue
+        target, read = back.shape(name), made.reads
+        only = gs[int(str(read[0])[1:])] if len(made.traced.steps) == 1 and str(read[0])[0] == "g" else None
+        if only is not None:
+            found[name] = yield from summed_to(only, target)
+            continue
+        given = [value_of(each) for each in read]
+        if not any(type(each) in HANDLES for each in given):
+            first = next((n for n, each in enumerate(read) if str(each)[0] == "g"), 0)
+            given[first] = yield full((), float(given[first]), made.traced.dtypes[first].type)
+        slope = _Slope(name, form, made, given, np.broadcast_shapes(*[x.shape for x in given if type(x) in HANDLES]))
+        if _summed_axes(slope.covered, shape, target):
+            found[name] = yield from _summed(slope, shape, target)
+        else:
+            together.setdefault(slope.covered, []).append(slope)
+    for slopes in together.values():
+        forms = tuple([each.form for each in slopes])
+        made = slopes[0].made if len(slopes) == 1 else derivative_of(traced, forms, incoming, numbers)
+        assert made is not None
+        given = slopes[0].given if len(slopes) == 1 else [value_of(each) for each in made.reads]
+        elements = yield expression_of(made.traced)(*given)
+        parts = elements if len(slopes) > 1 else (elements,)
+        for each, part in zip(slopes, parts, strict=True):
+            whole = Cotangent(part, shape, each.made.traced.dtype)
+            found[each.name] = yield from summed_to(whole, back.shape(each.name))
     return found
 
 
-def _gradient(
-    traced: TracedExpression, names: Sequence[str], by: int, back: CallBack, g: Cotangent, has_result: bool
-) -> Steps:
-    numbers = frozenset([n for n, name in enumerate(names) if not back.is_tensor(name)])
-    made = derivative_of(traced, by, numbers=numbers)
-    if made is None:
-        return None
-    other = derivative_of(traced, by, of_result=True, numbers=numbers) if has_result else None
-    if other is not None and _cost(other, names, back) <= _cost(made, names, back):
-        made = other
-    given: list[Any] = [
-        g.value if read == "g" else back.y if read == "y" else back.read(names[int(read)]) for read in made.reads
-    ]
-    target = back.shape(names[by])
-    steps = made.traced.steps
-    if len(steps) == 1 and made.reads == ("g",):
-        return (yield from summed_to(g, target))
-    if not any(type(each) in HANDLES for each in given):
-        first = made.reads.index("g") if "g" in made.reads else 0
-        given[first] = yield full((), float(given[first]), made.traced.dtypes[first].type)
-    rank = len(g.shape)
-    covered = np.broadcast_shapes(*[each.shape for each in given if type(each) in HANDLES])
-    lead, expression = rank - len(target), expression_of(made.traced)
-    axes = [a for a, n in enumerate(g.shape) if a < lead or (target[a - lead] == 1 and n != 1)]
-    own = (1,) * (rank - len(covered)) + covered
-    over = tuple([a - rank + len(covered) for a in axes if own[a] != 1])
-    if over:
-        summed = yield expression.sum(over, keepdims=True)(*given)
-        kept = tuple([1 if a in axes else n for a, n in enumerate(own)])
-        many = prod([g.shape[a] for a in axes if own[a] == 1])
-        whole: Shape = tuple([1 if a in axes else n for a, n in enumerate(g.shape)])
-        part = yield from scaled(Cotangent(summed.reshape(kept), whole, made.traced.dtype), float(many))
-        return (yield from seen_as(part, target))
-    elements = yield expression(*given)
-    return (yield from summed_to(Cotangent(elements, g.shape, made.traced.dtype), target))
+def _cheapest(
+    traced: TracedExpression,
+    by: int,
+    incoming: tuple[int, ...],
+    numbers: frozenset[int],
+    names: Sequence[str],
+    back: CallBack,
+    has_result: bool,
+) -> Form | None:
+    """Return the form of a derivative that keeps the fewest bytes in memory for it alone; None where it is 0."""
+    forms = [Form(by, True), Form(by)] if has_result else [Form(by)]
+    costs: list[float] = []
+    for form in forms:
+        made = derivative_of(traced, (form,), incoming, numbers)
+        if made is None:
+            return None
+        kept = [each for each in made.reads if str(each)[0] != "g"]
+        bytes_of_results = [back.kept_bytes_of_result(int(each[1:])) for each in kept if isinstance(each, str)]
+        costs.append(sum(bytes_of_results) + sum([back.kept_bytes(names[n]) for n in kept if isinstance(n, int)]))
+    return forms[costs.index(min(costs))]
 
 
-def _cost(made: TracedDerivative, names: Sequence[str], back: CallBack) -> float:
-    """Return the bytes that a form of a derivative reads beside `g` and that the trace would keep for it alone."""
-    return sum([back.kept_bytes("y" if read == "y" else names[int(read)]) for read in made.reads if read != "g"])
+def _summed_axes(covered: Shape, shape: Shape, target: Shape) -> tuple[int, ...]:
+    """Return the axes of what a kernel computes over which it is summed, for an argument of the shape `target` that was
+    broadcast to `shape`."""
+    lead, missing = len(shape) - len(target), len(shape) - len(covered)
+    axes = [a for a, n in enumerate(shape) if a < lead or (target[a - lead] == 1 and n != 1)]
+    return tuple([a - missing for a in axes if a >= missing and covered[a - missing] != 1])
+
+
+def _summed(slope: _Slope, shape: Shape, target: Shape) -> Steps:
+    """Return a gradient that the kernel which computes its elements sums."""
+    lead, made = len(shape) - len(target), slope.made
+    axes = [a for a, n in enumerate(shape) if a < lead or (target[a - lead] == 1 and n != 1)]
+    own = (1,) * (len(shape) - len(slope.covered)) + slope.covered
+    over = _summed_axes(slope.covered, shape, target)
+    summed = yield expression_of(made.traced).sum(over, keepdims=True)(*slope.given)
+    kept = tuple([1 if a in axes else n for a, n in enumerate(own)])
+    many = prod([shape[a] for a in axes if own[a] == 1])
+    whole: Shape = tuple([1 if a in axes else n for a, n in enumerate(shape)])
+    part = yield from scaled(Cotangent(summed.reshape(kept), whole, made.traced.dtype), float(many))
+    return (yield from seen_as(part, target))
 
 
 # ---- calls
 def _of_expression(back: CallBack) -> Steps:
     traced = back.function.traced
     names = [str(n) for n in range(len(traced.names))]
-    return (yield from gradients_of_expression(traced, names, back, back.g, has_result=True))
+    return (yield from gradients_of_expression(traced, names, back, back.gs, has_result=True))
 
 
 def _of_written(back: CallBack) -> Steps:
-    """The rule of `into` and `update`: argument 0 is the output, which `update` reads too."""
+    """The rule of `into` and `update`: the first arguments are the outputs, which `update` reads too."""
     traced, updates = back.function.expression.traced, back.function.updates
     names = [str(n) for n in range(not updates, len(traced.names) + (not updates))]
-    return (yield from gradients_of_expression(traced, names, back, back.g, has_result=True))
+    return (yield from gradients_of_expression(traced, names, back, back.gs, has_result=True))
 
 
 def _of_reduced(back: CallBack) -> Steps:
@@ -117,13 +180,13 @@ def _of_reduced(back: CallBack) -> Steps:
     whole = np.broadcast_shapes(*[back.shape(each) for each in names if back.is_tensor(each)])
     if name == "softmax":
         g = yield from of_softmax(back.y, back.g, call.axis % len(whole))
-        return (yield from gradients_of_expression(traced, names, back, g, has_result=False))
+        return (yield from gradients_of_expression(traced, names, back, [g], has_result=False))
 
     def elements() -> Steps:
         return (yield call.expression(*[back.read(each) for each in names]))
 
     g = yield from reduction_gradient(name, elements, lambda: back.y, back.g, whole, call.axis)
-    return (yield from gradients_of_expression(traced, names, back, g, has_result=False))
+    return (yield from gradients_of_expression(traced, names, back, [g], has_result=False))
 
 
 # ---- functions of arrays
@@ -159,7 +222,7 @@ def _elementwise(back: CallBack) -> Steps:
     dtype = back.call.results[0].layout.dtype
     dtypes = [back.layout(each).dtype if type(arguments[each]) is Place else dtype for each in names]
     traced = _of_elements(name, dropped, *dtypes).traced
-    return (yield from gradients_of_expression(traced, names, back, back.g, has_result=True))
+    return (yield from gradients_of_expression(traced, names, back, back.gs, has_result=True))
 
 
 RULES.update({"expression": _of_expression, "written": _of_written, "reduced": _of_reduced})

@@ -18,7 +18,7 @@ from dagpu.handles import HANDLES, Partition, SharedTensor, TensorRef, find_live
 from dagpu.handles.handle_state import HandleState, Holders, Storage
 from dagpu.handles.tensors import move_handles
 from dagpu.kernels.element import Elem
-from dagpu.kernels.expression import Expression, ReducedExpression, Written
+from dagpu.kernels.expression import Expression, ReducedExpression, TupleExpression, Written
 from dagpu.kernels.generated_launch import is_number
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Inspect, Map, Value, Zip, components_of
@@ -76,7 +76,7 @@ class Call:
         """The function in messages."""
         function: Any = self.function
         function = function.expression if isinstance(function, Written) else function
-        if isinstance(function, Expression):
+        if isinstance(function, Expression | TupleExpression):
             return "an expression" if function.traced.is_lambda else str(function.traced.title)
         if isinstance(function, ReducedExpression):
             return str(function.made_of.label)
@@ -219,7 +219,7 @@ class Recorder:
         values = result if isinstance(result, tuple | list) else (result,)
         call.results = [each for each in map(seen, values) if each is not None]
         if isinstance(call.function, Written):
-            del call.results[1:]
+            del call.results[len(call.function.expression.traced.results) :]
         self.switch(call.outer, ended=True)
 
     def calling(self, build: Callable[[], Any]) -> Any:
@@ -301,7 +301,7 @@ def filled(x: Any, parts: Sequence[Any]) -> Any:
 
 def _bound(function: Any, build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by the names of its parameters; of an expression by their numbers."""
-    if isinstance(function, Expression | ReducedExpression | Written):
+    if isinstance(function, Expression | TupleExpression | ReducedExpression | Written):
         return {str(number): each for number, each in enumerate(args)}
     if hasattr(function, "spec"):  # a kernel with new outputs, which come first
         names = [param.name for param in function.spec.params if not param.form.is_written]

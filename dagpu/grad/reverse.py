@@ -14,7 +14,7 @@ from dagpu.grad.totals import Home, Part, placed, places_in, total_of
 from dagpu.handles import HANDLES, SharedTensor
 from dagpu.handles.handle_state import Storage, take_state
 from dagpu.kernels.decorator import Kernel
-from dagpu.kernels.expression import Expression, ReducedExpression, Written
+from dagpu.kernels.expression import Expression, ReducedExpression, TupleExpression, Written
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import SHARE, ByTrace, Then, Value
 from dagpu.ops.creation import from_host, zeros
@@ -35,7 +35,7 @@ OWN_RULES: Final[dict[Any, "Callable[..., Any]"]] = {}
 
 def key_of_rule(function: Any) -> str:
     """Return under which name `RULES` has the rule of a recorded function."""
-    if isinstance(function, Expression):
+    if isinstance(function, Expression | TupleExpression):
         return "expression"
     if isinstance(function, ReducedExpression):
         return "reduced"
@@ -180,17 +180,20 @@ class CallBack:
         return self._flow.version(version.memory) == version
 
     def kept_bytes(self, name: str) -> float:
-        """The bytes of an argument, or of the result "y", that are in memory for a rule alone; infinite for one that
-        has been written over."""
+        """The bytes of an argument that are in memory for a rule alone; infinite for one that has been written over."""
         place = self.call.arguments.get(name)
-        if name != "y" and type(place) is not Place:
+        if type(place) is not Place:
             return 0
-        seen: Seen | None = self.call.results[0]
-        version: Version | None = self._traced.results[0]
-        if type(place) is Place and name != "y":
-            seen, version = self.call.args[place.number], self._traced.read[place.number]
+        seen, version = self.call.args[place.number], self._traced.read[place.number]
         assert seen is not None
         assert version is not None
+        return self._kept(seen, version)
+
+    def kept_bytes_of_result(self, number: int) -> float:
+        """As `kept_bytes`, of a result."""
+        return self._kept(self.call.results[number], self._traced.results[number])
+
+    def _kept(self, seen: Seen, version: Version) -> float:
         if not self.can_read(seen, version):
             return float("inf")
         return seen.layout.nbytes if seen.storage.memory is None else 0

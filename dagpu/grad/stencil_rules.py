@@ -7,7 +7,7 @@ from dagpu import arrays as array
 from dagpu.arrays.stencils import Stencil
 from dagpu.common.layout import Shape
 from dagpu.grad.cotangents import Cotangent, Steps, total
-from dagpu.grad.element_derivatives import applied
+from dagpu.grad.element_derivatives import Form, applied
 from dagpu.grad.element_rules import derivative_of, expression_of
 from dagpu.grad.reverse import OF_COMPLEX, RULES, CallBack
 from dagpu.grad.rules import without_border
@@ -22,12 +22,12 @@ def _stencil(back: CallBack) -> Steps:
     shape = back.shape("x")
     if 0 in shape:
         return {"x": zeros(shape, back.g.dtype.type)}
-    slopes = [derivative_of(made.traced, number) for number in range(len(made.offsets))]
+    slopes = [derivative_of(made.traced, (Form(number),)) for number in range(len(made.offsets))]
     if all(each is None for each in slopes):
         return {"x": None}
     radius = max(1, *[abs(each) for offset in made.offsets for each in offset])
     g = yield from back.whole_g()
-    if all(each is None or each.reads == ("g",) for each in slopes):
+    if all(each is None or each.reads == ("g0",) for each in slopes):
         turned = _turned(made, radius)
         if made.border == "constant":
             return {"x": turned(g)}
@@ -45,9 +45,9 @@ def _turned(made: "Stencil[Any, Any]", radius: int) -> "Stencil[Any, Any]":
     def added(g: Any) -> Any:
         found: Any = None
         for number, offset in enumerate(made.offsets):
-            slope = derivative_of(made.traced, number)
+            slope = derivative_of(made.traced, (Form(number),))
             if slope is not None:
-                part = applied(slope.traced, [g[tuple([-each for each in offset])]])
+                (part,) = applied(slope.traced, [g[tuple([-each for each in offset])]])
                 found = part if found is None else found + part
         return found
 
@@ -64,7 +64,7 @@ def _of_neighbours(made: "Stencil[Any, Any]", slopes: list[Any], radius: int, g:
     for offset, slope in zip(made.offsets, slopes, strict=True):
         if slope is None:
             continue
-        given = [g if read == "g" else padded[_place(made.offsets[int(read)], radius, shape)] for read in slope.reads]
+        given = [g if read == "g0" else padded[_place(made.offsets[int(read)], radius, shape)] for read in slope.reads]
         found = yield expression_of(slope.traced)(*given)
         widths = tuple([(radius + each, radius - each) for each in offset])
         parts.append(Cotangent((yield array.pad(found, widths)), wide, slope.traced.dtype))

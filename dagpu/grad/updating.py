@@ -19,7 +19,7 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.expression_text import tile_of
 from dagpu.kernels.operations import type_name
 from dagpu.ops.base import Borrowed, DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, ByTrace, Map, Then, Value, Zip
+from dagpu.ops.compose import FIRST, UNCUT, ByTrace, Map, Then, Value, Zip, unzip
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", f16, bf16, f32, f64)
@@ -128,16 +128,22 @@ def _writes(builder: Any, at: int, to: HandleState) -> bool:
 
 
 # ---- steps
-def _changed(expression: Any, out: TensorMut[Any], *args: Any) -> DeviceOp[Any, Any, Any]:
-    """Return the op that changes a lent tensor in place, and gives it back."""
-    partition = out.partition(tile_of(out.shape, _TILE), partial=True)
-    return Map(Map(expression.update(partition, *args), FIRST, here()), UNCUT, here())
+def _changed(expression: Any, outs: tuple[TensorMut[Any], ...], *args: Any) -> DeviceOp[Any, Any, Any]:
+    """Return the op that changes lent tensors in place, by one launch, and gives them back: one, or the tuple of
+    several."""
+    where, count = here(), len(outs)
+    parts = [out.partition(tile_of(out.shape, _TILE), partial=True) for out in outs]
+    launch = expression.write((*parts, *args), where, updates=True)
+    if count == 1:
+        return Map(Map(launch, FIRST, where), UNCUT, where)
+    given_back: list[DeviceOp[Any, Any, Any]] = [Map(part, UNCUT, where) for part in unzip(launch, None, where)[:count]]
+    return Zip(tuple(given_back), where)
 
 
 @leaves_run
 def sgd(w: TensorMut[_E], g: In[_E], rate: float, /) -> DeviceOp[TensorMut[_E], Borrowed]:
     """Return the op that writes `w - rate * g` over a lent tensor, by one launch."""
-    return _changed(elementwise(lambda w, g, rate: w - rate * g, "sgd", *[w.dtype] * 3), w, g, rate)
+    return _changed(elementwise(lambda w, g, rate: w - rate * g, "sgd", *[w.dtype] * 3), (w,), g, rate)
 
 
 @leaves_run
@@ -145,25 +151,12 @@ def momentum(
     w: TensorMut[_E], g: SharedTensor[_E], v: TensorMut[_E], /, rate: float, beta: float = 0.9
 ) -> DeviceOp[tuple[TensorMut[_E], TensorMut[_E]], Borrowed]:
     """Return the op of a step with momentum: `v = beta * v + g`, and then `w = w - rate * v`. Both are lent."""
-    where, dtype = here(), w.dtype
-    gathered = _changed(elementwise(lambda v, g, beta: beta * v + g, "momentum", *[dtype] * 3), v, g, beta)
-
-    def write(speed: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
-        return _read_then(_sgd_of(dtype), w, speed, (rate,), where)
-
-    return Then(gathered, ByTrace(write, "momentum"), where)
+    return _changed(elementwise(_momentum_step, "momentum", *[w.dtype] * 5), (w, v), g, rate, beta)
 
 
-def _sgd_of(dtype: Any) -> Any:
-    return elementwise(lambda w, v, rate: w - rate * v, "sgd", *[dtype] * 3)
-
-
-def _read_then(
-    expression: Any, w: TensorMut[Any], state: Any, numbers: tuple[float, ...], where: Origin
-) -> DeviceOp[Any, Any, Any]:
-    """Return the op that changes `w` by a lent tensor, which it gives back with it."""
-    reader = Saved().handle(Seen(live_state(state)), where)
-    return Map(_changed(expression, w, reader, *numbers), lambda changed: (changed, state), where)
+def _momentum_step(w: Any, v: Any, g: Any, rate: Any, beta: Any) -> tuple[Any, Any]:
+    speed = beta * v + g
+    return w - rate * speed, speed
 
 
 @overload
@@ -237,36 +230,24 @@ def adam(
             f"adam at {describe(where)}: v has elements of {v.dtype.name}, but the squares of the sizes of complex "
             f"numbers are of {real.name}. Begin with real zeros: zeros(w.shape, {type_name(real)})."
         )
-    squared, changed = (_square_of_length, _complex_step(dtype)) if is_complex else (_square, _real_step)
-    first = _changed(elementwise(lambda m, g, b: b * m + (1 - b) * g, "adam_mean", *[dtype] * 3), m, g, beta1)
-    second = _changed(elementwise(squared, "adam_square", real, dtype, real), v, g, beta2)
-    slope = elementwise(changed, "adam", dtype, dtype, *[real] * 6)
-
-    def write(states: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
-        saved = Saved()
-        readers = [saved.handle(Seen(live_state(each)), where) for each in states]
-        return Map(_changed(slope, w, *readers, count, rate, beta1, beta2, epsilon), lambda x: (x, *states), where)
-
-    return Then(Zip((first, second), where), ByTrace(write, "adam"), where)
+    function = _complex_step(dtype) if is_complex else _real_step
+    step = elementwise(function, "adam", *[dtype] * 2, real, dtype, *[real] * 5)
+    return _changed(step, (w, m, v), g, count, rate, beta1, beta2, epsilon)
 
 
-def _square(v: Any, g: Any, b: Any) -> Any:
-    return b * v + (1 - b) * g * g
-
-
-def _square_of_length(v: Any, g: Any, b: Any) -> Any:
-    return b * v + (1 - b) * (g.real * g.real + g.imag * g.imag)
-
-
-def _real_step(w: Any, m: Any, v: Any, t: Any, rate: Any, b1: Any, b2: Any, e: Any) -> Any:
-    return w - rate * (m / (1 - array.pow(b1, t))) / (array.sqrt(v / (1 - array.pow(b2, t))) + e)
+def _real_step(w: Any, m: Any, v: Any, g: Any, t: Any, rate: Any, b1: Any, b2: Any, e: Any) -> tuple[Any, Any, Any]:
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g * g
+    return w - rate * (m / (1 - array.pow(b1, t))) / (array.sqrt(v / (1 - array.pow(b2, t))) + e), m, v
 
 
 def _complex_step(dtype: "np.dtype[Any]") -> Callable[..., Any]:
     """Return the step of elements of this type. `elementwise` keeps it by the types of its arguments."""
 
-    def step(w: Any, m: Any, v: Any, t: Any, rate: Any, b1: Any, b2: Any, e: Any) -> Any:
+    def step(w: Any, m: Any, v: Any, g: Any, t: Any, rate: Any, b1: Any, b2: Any, e: Any) -> tuple[Any, Any, Any]:
+        m = b1.to(dtype.type) * m + (1 - b1).to(dtype.type) * g
+        v = b2 * v + (1 - b2) * (g.real * g.real + g.imag * g.imag)
         factor = rate / (1 - array.pow(b1, t)) / (array.sqrt(v / (1 - array.pow(b2, t))) + e)
-        return w - factor.to(dtype.type) * m
+        return w - factor.to(dtype.type) * m, m, v
 
     return step

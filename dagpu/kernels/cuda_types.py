@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias, final
 
-from dagpu.kernels.cuda_constants import value_of
-from dagpu.kernels.cuda_lexer import Token, join_tokens, past_bracket, split_at_commas
+from dagpu.kernels.cuda_lexer import Token, join_tokens, past_bracket, split_at_commas, value_of
 from dagpu.kernels.cuda_names import Named, Names
 
 Kind: TypeAlias = Literal["scalar", "vector", "struct", "void", "opaque", "generic"]

@@ -562,10 +562,11 @@ class Step(NamedTuple):
 
 @final
 class TracedExpression(NamedTuple):
-    """An expression as a list of steps in the order of their computation. The last one is its result.
+    """An expression as a list of steps in the order of their computation.
 
     `names` and `dtypes` are those of the parameters, `place` is the file and line of the function. `name` is that of
-    the kernel; that of a `lambda` is "expression", and `is_lambda` is true.
+    the kernel; that of a `lambda` is "expression", and `is_lambda` is true. `results` are the numbers of the steps that
+    are its results: the last one, unless it has several.
     """
 
     name: str
@@ -574,6 +575,7 @@ class TracedExpression(NamedTuple):
     steps: tuple[Step, ...]
     place: str
     is_lambda: bool
+    results: tuple[int, ...] = (-1,)
 
     def named(self, name: str) -> "TracedExpression":
         """Return the same expression under another name."""
@@ -601,6 +603,11 @@ class TracedExpression(NamedTuple):
         """The element type of the result."""
         return self.steps[-1].dtype
 
+    @property
+    def result_dtypes(self) -> tuple["np.dtype[Any]", ...]:
+        """The element type of each result."""
+        return tuple([self.steps[number].dtype for number in self.results])
+
 
 def declared_at(function: Callable[..., Any]) -> Origin:
     """Return the place of a function of elements; of a `derivative` that of the function that it is one of."""
@@ -611,7 +618,8 @@ def trace_expression(function: Callable[..., Any], dtypes: Sequence["np.dtype[An
     """Call the function of an expression once with an element for each parameter, and return its steps.
 
     Raises:
-        TypeError: the function has another number of parameters, or its result is not an element of this expression.
+        TypeError: the function has another number of parameters, or its result is neither an element of this expression
+            nor a tuple of several.
     """
     name = "expression" if function.__name__ == "<lambda>" else function.__name__
     place = describe(declared_at(function))
@@ -623,33 +631,49 @@ def trace_expression(function: Callable[..., Any], dtypes: Sequence["np.dtype[An
         )
     trace = object()
     root = function(*[Elem("parameter", dtype, (), Parameter(i, trace)) for i, dtype in enumerate(dtypes)])
-    return traced_result(function, root, names, dtypes, trace)
+    return traced_result(function, root, names, dtypes, trace, several=True)
 
 
 def traced_result(
-    function: Callable[..., Any], root: object, names: tuple[str, ...], dtypes: Sequence["np.dtype[Any]"], trace: object
+    function: Callable[..., Any],
+    root: object,
+    names: tuple[str, ...],
+    dtypes: Sequence["np.dtype[Any]"],
+    trace: object,
+    *,
+    several: bool = False,
 ) -> TracedExpression:
-    """Return the steps of what a function has made of the parameters of a trace.
+    """Return the steps of what a function has made of the parameters of a trace. `several` allows a tuple.
 
     Raises:
         TypeError: its result is not an element of this expression.
     """
     is_lambda = function.__name__ == "<lambda>"
     name, place = "expression" if is_lambda else function.__name__, describe(declared_at(function))
-    if not isinstance(root, Elem):
+    roots: tuple[Any, ...] = root if several and type(root) is tuple else (root,)
+    for each in roots or ((),):
+        if not isinstance(each, Elem):
+            raise TypeError(
+                f"expr: {name} at {place} returned {format_value(each)}, which is not an element. Return what "
+                "operations on its parameters give; for a fixed value there is dagpu.full."
+            )
+    if roots is root and len(roots) == 1:
         raise TypeError(
-            f"expr: {name} at {place} returned {format_value(root)}, which is not an element. Return what operations "
-            "on its parameters give; for a fixed value there is dagpu.full."
+            f"expr: {name} at {place} returned a tuple of one. Return the element itself: x + y, not x + y,."
         )
-    return TracedExpression(name, names, tuple(dtypes), number_steps(root, trace, name, place), place, is_lambda)
+    steps, numbers = number_steps(roots, trace, name, place)
+    return TracedExpression(name, names, tuple(dtypes), steps, place, is_lambda, numbers if roots is root else (-1,))
 
 
-def number_steps(root: Elem[Any], trace: object, name: str, place: str) -> tuple[Step, ...]:
-    """Return the steps of an element, each after its operands, and equal ones once."""
+def number_steps(
+    roots: Sequence[Elem[Any]], trace: object, name: str, place: str
+) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """Return the steps of elements, each after its operands, and equal ones once; and the number of each element's
+    step."""
     steps: list[Step] = []
     known: dict[Any, int] = {}
     numbers: dict[int, int] = {}
-    todo: list[tuple[Elem[Any], bool]] = [(root, False)]
+    todo: list[tuple[Elem[Any], bool]] = [(root, False) for root in reversed(roots)]
     while todo:
         element, ready = todo.pop()
         if id(element) in numbers:
@@ -673,4 +697,4 @@ def number_steps(root: Elem[Any], trace: object, name: str, place: str) -> tuple
         if number == len(steps):
             steps.append(step)
         numbers[id(element)] = number
-    return tuple(steps)
+    return tuple(steps), tuple([numbers[id(root)] for root in roots])

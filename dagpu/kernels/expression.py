@@ -1,6 +1,5 @@
 """`expr` and what it makes: `Expression`, an element-wise function of tensors, and its reductions."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import (
@@ -13,16 +12,13 @@ from typing import (
     TypeAlias,
     cast,
     final,
-    get_args,
-    get_origin,
-    get_type_hints,
     overload,
 )
 
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.errors import KernelArgumentError
+from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.frozen import Slot
 from dagpu.common.layout import (
     Layout,
@@ -38,26 +34,22 @@ from dagpu.common.layout import (
     i16,
     i32,
     i64,
-    scalar_dtype,
     u8,
     u16,
     u32,
     u64,
 )
 from dagpu.common.pickling import PickledByName
-from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
-from dagpu.common.wrong_arguments import check_flag, format_value
+from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
+from dagpu.common.wrong_arguments import check_flag
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.declaration import compile_ahead
-from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.element import (
     REDUCE,
     Elem,
     TracedExpression,
-    declared_at,
     refuse_call_in_expression,
-    trace_expression,
 )
 from dagpu.kernels.expression_text import (
     ArgumentPattern,
@@ -68,6 +60,7 @@ from dagpu.kernels.expression_text import (
     direct_walk,
     input_params,
     kernel_text,
+    output_names,
     passed_arguments,
     patterns_of,
     refuse_arguments,
@@ -79,7 +72,6 @@ from dagpu.kernels.generated_launch import (
     AnyOp,
     call_spec,
     check_call,
-    first_output,
     generated_kernel,
     move_arguments,
     new_output,
@@ -90,11 +82,12 @@ from dagpu.kernels.generated_launch import (
 from dagpu.kernels.numpy_twin import numpy_twin
 from dagpu.kernels.operations import type_name
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import KernelOp, Launch
+from dagpu.ops.compose import FIRST, UNCUT, KernelOp, Launch, Map, Zip, arity, unzip
 from dagpu.ops.kernel_spec import Form, KernelSpec
 from dagpu.ops.recording import RECORDER
 
 _R = TypeVar("_R", bound=np.generic)
+_T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
@@ -209,6 +202,7 @@ class ReducedExpression(PickledByName, Generic[_P, _R]):
 # ---- expression
 #
 # `Expression`: an element-wise function of tensors and numbers, which builds ops. `expr` makes it.
+# `TupleExpression` has several results.
 
 _Q = ParamSpec("_Q")
 # Constrained, as for `array.sum` and `array.mean`.
@@ -227,18 +221,8 @@ TILE: Final = 1024
 OUTPUT: Final = ArgumentPattern(Form.OUT)
 
 
-@final
-class Expression(PickledByName, Generic[_P, _R]):
-    """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
-
-    Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers or sources of
-    numbers; one of them at least is a tensor. They go by position or by name. A number is an argument of the kernel, so
-    calls of a pipeline may vary it without another plan, and a feed may set it without another trace.
-    Shapes broadcast by NumPy's rules. There is one kernel for each pattern of tensors, numbers and broadcasting.
-
-    All results are equal to the bit on every device, but for `exp expm1 log log1p tanh sin cos erf **`, which are
-    within 2 ulp, and for the sign and payload of a NaN.
-    """
+class Elementwise(PickledByName):
+    """What expressions of one result and of several have in common."""
 
     def __init__(self, traced: TracedExpression, origin: Origin) -> None:
         self.traced = traced
@@ -247,23 +231,6 @@ class Expression(PickledByName, Generic[_P, _R]):
         """For `inspect.signature`: a pipeline of an expression checks its arguments by it."""
         self.__name__: Final = traced.name
         self._kernels: dict[object, KernelSpec] = {}
-
-    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
-        """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
-
-        The new tensor may be in the memory of such an argument, if nothing else needs it.
-
-        Raises:
-            KernelArgumentError: an argument is missing, has a wrong form, element type or range, or no argument is a
-                tensor. No handle has been moved.
-            MovedError: a handle has been moved before.
-            ShapeError: the shapes do not broadcast.
-        """
-        try:
-            return self.build(self.by_position(args, kwargs), here())
-        except BaseException as error:
-            without_our_frames(error)
-            raise
 
     def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
@@ -282,6 +249,168 @@ class Expression(PickledByName, Generic[_P, _R]):
             )
         return check_call(self._call_spec(form, self.traced.names), args, origin)
 
+    def _build_new(self, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
+        """Return the op of a call with known shapes. Moves the handles among the arguments."""
+        shape = self.broadcast(None, layouts, origin)
+        walk, _ = walk_of_kinds(layouts, shape, (False,) * len(shape))
+        spec = self._kernel(len(walk.shape), patterns_of(layouts, walk))
+        passed = passed_arguments(move_arguments(self._name, arguments, origin), layouts, walk, origin)
+        dtypes, tile = self.traced.result_dtypes, tile_of(walk.shape, TILE)
+        launch = Launch(spec, (*[new_output(walk.shape, each, tile, origin) for each in dtypes], *passed), origin)
+        if len(dtypes) == 1:
+            first: AnyOp = Map(Map(launch, FIRST, origin), UNCUT, origin)
+            result: AnyOp = reshaped(first, Layout(dtypes[0], walk.shape, (), 0), shape, origin)
+            return result
+        parts = zip(unzip(launch, None, origin), dtypes, strict=False)
+        made = [reshaped(Map(x, UNCUT, origin), Layout(t, walk.shape, (), 0), shape, origin) for x, t in parts]
+        return Zip(tuple(made), origin)
+
+    def write(self, args: tuple[Any, ...], origin: Origin, *, updates: bool) -> KernelOp:
+        """Return the op that writes to partitions of one shape and tile, one for each result: the first arguments. With
+        `updates` their old elements are the first parameters."""
+        if (recorder := RECORDER.get()) is not None:
+            again = partial(self._write_given, origin, updates)
+            return cast(KernelOp, recorder.call(Written(self, updates), again, args, {}))
+        count = len(self.traced.results)
+        before = (OUTPUT,) * count if updates else ()
+        names = self.traced.names[len(before) :]
+
+        def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            form = call_form(self.traced, given[count:], origin, names)
+            return check_call(self._call_spec(form, names, writes=True), given, origin)
+
+        def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+            shapes = [layout.shape for layout in layouts[:count] if layout is not None]
+            if shapes.count(shapes[0]) < count:
+                raise ShapeError(
+                    f"{self.traced.title}, called at {describe(origin)}: its outputs have the shapes "
+                    f"{', '.join(map(str, shapes))}. Give all of them one shape."
+                )
+            shape = self.broadcast(shapes[0], layouts[count:], origin)
+            walk = direct_walk(shape, [layout.shape for layout in layouts[count:] if layout is not None])
+            spec = self._kernel(len(shape), (*before, *patterns_of(layouts[count:], walk)))
+            return Launch(spec, move_arguments(self._name, arguments, origin), origin)
+
+        return cast(KernelOp, with_layouts(self._name, args, check, build, origin))
+
+    def _write_given(self, origin: Origin, updates: bool, *args: Any) -> KernelOp:
+        return self.write(args, origin, updates=updates)
+
+    def _call_spec(self, form: tuple[bool, ...], names: tuple[str, ...], *, writes: bool = False) -> KernelSpec:
+        """Return the declaration that checks the calls of a form, made once; with `writes`, of those that name their
+        outputs first."""
+
+        def make() -> KernelSpec:
+            params = argument_params(self.traced, form, names)
+            if writes:
+                outs = zip(output_names(self.traced), self.traced.result_dtypes, strict=True)
+                params = [*[output(out, dtype, None) for out, dtype in outs], *params]
+            return call_spec(self.traced.name, params, self.origin, expression=self.label_of_lambda)
+
+        return self.kernel_for(("call", form, writes), make)
+
+    def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
+        """Return the kernel for an output of this rank and arguments of these patterns, made once."""
+        return self.kernel_for((rank, patterns), lambda: self._new_kernel(rank, patterns))
+
+    def kernel_for(self, key: object, make: Callable[[], KernelSpec]) -> KernelSpec:
+        """Return the kernel of this expression for a key, made once."""
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels.setdefault(key, make())
+        return found
+
+    def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
+        traced, name = self.traced, safe_name(self.traced.name)
+        outs = zip(output_names(traced), traced.result_dtypes, strict=True)
+        params = [*[output(out, dtype, rank) for out, dtype in outs], *input_params(traced, patterns, name)]
+        twin: Callable[..., None] = numpy_twin(traced, patterns, rank)
+        return generated_kernel(
+            name,
+            params,
+            kernel_text(traced, rank, patterns),
+            twin,
+            self.origin,
+            in_place=True,
+            source_name=traced.place,
+            expression=self.label_of_lambda,
+        )
+
+    @leaves_run
+    def compile(self, arch: str | None = None) -> None:
+        """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
+        by its name, as `Kernel.compile` does."""
+        compile_ahead(self.flat_kernel, arch, here())
+
+    @property
+    def flat_kernel(self) -> KernelSpec:
+        """The kernel for contiguous tensors of one shape."""
+        return self._kernel(1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA text of the kernel for contiguous tensors of one shape. Kernels for other arguments differ from it
+        in their parameters and indices alone."""
+        return kernel_text(self.traced, 1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
+
+    def __repr__(self) -> str:
+        traced = self.traced
+        formals = ", ".join(f"{n}: {type_name(d)}" for n, d in zip(traced.names, traced.dtypes, strict=True))
+        name = "lambda" if traced.is_lambda else traced.name
+        made = ", ".join(map(type_name, traced.result_dtypes))
+        made = made if len(traced.results) == 1 else f"({made})"
+        return f"<expression {name}({formals}) -> {made} declared at {traced.place}>"
+
+    # ---- arguments
+
+    @property
+    def _name(self) -> str:
+        return self.traced.label
+
+    @property
+    def label_of_lambda(self) -> str:
+        """The name of the expression in tables and pictures, if it is a `lambda`; else empty."""
+        return self.traced.label if self.traced.is_lambda else ""
+
+    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
+        """Return the arguments of a call in the order of the parameters, from number `first` on."""
+        return arguments_by_position(self.traced, args, kwargs, first) if kwargs else args
+
+    def broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
+        """Return the shape of the output, as `broadcast_arguments` does."""
+        return broadcast_arguments(self.traced, out, layouts, origin)
+
+
+@final
+class Expression(Elementwise, Generic[_P, _R]):
+    """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
+
+    Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers or sources of
+    numbers; one of them at least is a tensor. They go by position or by name. A number is an argument of the kernel, so
+    calls of a pipeline may vary it without another plan, and a feed may set it without another trace.
+    Shapes broadcast by NumPy's rules. There is one kernel for each pattern of tensors, numbers and broadcasting.
+
+    All results are equal to the bit on every device, but for `exp expm1 log log1p tanh sin cos erf **`, which are
+    within 2 ulp, and for the sign and payload of a NaN.
+    """
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
+        """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
+
+        The new tensor may be in the memory of such an argument, if nothing else needs it.
+
+        Raises:
+            KernelArgumentError: an argument is missing, has a wrong form, element type or range, or no argument is a
+                tensor. No handle has been moved.
+            MovedError: a handle has been moved before.
+            ShapeError: the shapes do not broadcast.
+        """
+        try:
+            return self.build(self.by_position(args, kwargs), here())
+        except BaseException as error:
+            without_our_frames(error)
+            raise
+
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
         """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
 
@@ -291,7 +420,7 @@ class Expression(PickledByName, Generic[_P, _R]):
             ShapeError: the arguments do not broadcast to the shape of the output.
         """
         try:
-            return self._write(out, self.by_position(args, kwargs), (), here())
+            return self.write((out, *self.by_position(args, kwargs)), here(), updates=False)
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -320,7 +449,7 @@ class Expression(PickledByName, Generic[_P, _R]):
                     f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
                 )
                 refuse_arguments(self.traced, what, "Write to memory of its own, .into(partition, ...)", origin)
-            return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
+            return self.write((out, *self.by_position(args, kwargs, 1)), origin, updates=True)
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -418,282 +547,42 @@ class Expression(PickledByName, Generic[_P, _R]):
         """
         return ReducedExpression(self, "softmax", axis, False, here())
 
-    @leaves_run
-    def compile(self, arch: str | None = None) -> None:
-        """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
-        by its name, as `Kernel.compile` does."""
-        compile_ahead(self.flat_kernel, arch, here())
-
-    @property
-    def flat_kernel(self) -> KernelSpec:
-        """The kernel for contiguous tensors of one shape."""
-        return self._kernel(1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
-
-    @property
-    def cuda(self) -> str:
-        """The CUDA text of the kernel for contiguous tensors of one shape. Kernels for other arguments differ from it
-        in their parameters and indices alone."""
-        return kernel_text(self.traced, 1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
-
-    def __repr__(self) -> str:
-        traced = self.traced
-        formals = ", ".join(f"{n}: {type_name(d)}" for n, d in zip(traced.names, traced.dtypes, strict=True))
-        name = "lambda" if traced.is_lambda else traced.name
-        return f"<expression {name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
-
-    # ---- arguments
-
-    @property
-    def _name(self) -> str:
-        return self.traced.label
-
-    @property
-    def label_of_lambda(self) -> str:
-        """The name of the expression in tables and pictures, if it is a `lambda`; else empty."""
-        return self.traced.label if self.traced.is_lambda else ""
-
-    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
-        """Return the arguments of a call in the order of the parameters, from number `first` on."""
-        return arguments_by_position(self.traced, args, kwargs, first) if kwargs else args
-
-    def broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
-        """Return the shape of the output, as `broadcast_arguments` does."""
-        return broadcast_arguments(self.traced, out, layouts, origin)
-
     # ---- launches
 
-    def _build_new(self, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
-        """Return the op of a call with known shapes. Moves the handles among the arguments."""
-        shape = self.broadcast(None, layouts, origin)
-        walk, _ = walk_of_kinds(layouts, shape, (False,) * len(shape))
-        spec = self._kernel(len(walk.shape), patterns_of(layouts, walk))
-        passed = passed_arguments(move_arguments(self._name, arguments, origin), layouts, walk, origin)
-        target = new_output(walk.shape, self.traced.dtype, tile_of(walk.shape, TILE), origin)
-        op = first_output(spec, (target, *passed), origin)
-        result: AnyOp = reshaped(op, Layout(self.traced.dtype, walk.shape, (), 0), shape, origin)
-        return result
 
-    def _write(self, out: Any, args: tuple[Any, ...], before: tuple[ArgumentPattern, ...], origin: Origin) -> KernelOp:
-        """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
-        if (recorder := RECORDER.get()) is not None:
-            again = partial(self._write_given, before, origin)
-            return cast(KernelOp, recorder.call(Written(self, bool(before)), again, (out, *args), {}))
+@final
+class TupleExpression(Elementwise, Generic[_P, _T]):
+    """An element-wise function with several results, from `expr` of a function that returns a tuple of elements.
 
-        def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
-            names = self.traced.names[len(before) :]
-            form = call_form(self.traced, given[1:], origin, names)
-            return check_call(self._call_spec(form, names, writes=True), given, origin)
-
-        def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-            assert layouts[0] is not None
-            shape = self.broadcast(layouts[0].shape, layouts[1:], origin)
-            walk = direct_walk(shape, [layout.shape for layout in layouts[1:] if layout is not None])
-            spec = self._kernel(len(shape), (*before, *patterns_of(layouts[1:], walk)))
-            return Launch(spec, move_arguments(self._name, arguments, origin), origin)
-
-        return cast(KernelOp, with_layouts(self._name, (out, *args), check, build, origin))
-
-    def _call_spec(self, form: tuple[bool, ...], names: tuple[str, ...], *, writes: bool = False) -> KernelSpec:
-        """Return the declaration that checks the calls of a form, made once; with `writes`, of those that name their
-        output first."""
-
-        def make() -> KernelSpec:
-            params = argument_params(self.traced, form, names)
-            if writes:
-                params.insert(0, output("out", self.traced.dtype, None))
-            return call_spec(self.traced.name, params, self.origin, expression=self.label_of_lambda)
-
-        return self.kernel_for(("call", form, writes), make)
-
-    def _write_given(self, before: tuple[ArgumentPattern, ...], origin: Origin, out: Any, *args: Any) -> KernelOp:
-        return self._write(out, args, before, origin)
-
-    def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
-        """Return the kernel for an output of this rank and arguments of these patterns, made once."""
-        return self.kernel_for((rank, patterns), lambda: self._new_kernel(rank, patterns))
-
-    def kernel_for(self, key: object, make: Callable[[], KernelSpec]) -> KernelSpec:
-        """Return the kernel of this expression for a key, made once."""
-        found = self._kernels.get(key)
-        if found is None:
-            found = self._kernels.setdefault(key, make())
-        return found
-
-    def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
-        traced, name = self.traced, safe_name(self.traced.name)
-        params = [output("out", traced.dtype, rank), *input_params(traced, patterns, name)]
-        twin: Callable[..., None] = numpy_twin(traced, patterns, rank)
-        return generated_kernel(
-            name,
-            params,
-            kernel_text(traced, rank, patterns),
-            twin,
-            self.origin,
-            in_place=True,
-            source_name=traced.place,
-            expression=self.label_of_lambda,
-        )
-
-
-# ---- expr decorator
-#
-# `expr`: makes an `Expression` of a typed Python function of elements.
-
-_A = TypeVar("_A", bound=np.generic)
-_B = TypeVar("_B", bound=np.generic)
-_C = TypeVar("_C", bound=np.generic)
-_D = TypeVar("_D", bound=np.generic)
-_E = TypeVar("_E", bound=np.generic)
-_X = TypeVar("_X", bound=np.generic)
-_G = TypeVar("_G", bound=np.generic)
-_H = TypeVar("_H", bound=np.generic)
-
-Expr1: TypeAlias = Expression[[Argument[_A]], _R]
-Expr2: TypeAlias = Expression[[Argument[_A], Argument[_B]], _R]
-Expr3: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C]], _R]
-Expr4: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R]
-Expr5: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]], _R]
-Expr6: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_X]], _R]
-Expr7: TypeAlias = Expression[
-    [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_X], Argument[_G]], _R
-]
-Expr8: TypeAlias = Expression[
-    [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_X], Argument[_G], Argument[_H]], _R
-]
-"""Expressions of one to eight parameters: their element types, and that of the result."""
-
-
-# In quotes: `import dagpu` does not evaluate these types.
-@overload
-def expr(a: type[_A], /) -> Callable[[Callable[[Elem[_A]], Elem[_R]]], "Expr1[_A, _R]"]: ...
-@overload
-def expr(a: type[_A], b: type[_B], /) -> Callable[[Callable[[Elem[_A], Elem[_B]], Elem[_R]]], "Expr2[_A, _B, _R]"]: ...
-@overload
-def expr(
-    a: type[_A], b: type[_B], c: type[_C], /
-) -> Callable[[Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]]], "Expr3[_A, _B, _C, _R]"]: ...
-@overload
-def expr(
-    a: type[_A], b: type[_B], c: type[_C], d: type[_D], /
-) -> Callable[[Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]]], "Expr4[_A, _B, _C, _D, _R]"]: ...
-@overload
-def expr(
-    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], /
-) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]]], "Expr5[_A, _B, _C, _D, _E, _R]"
-]: ...
-@overload
-def expr(
-    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_X], /
-) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X]], Elem[_R]]],
-    "Expr6[_A, _B, _C, _D, _E, _X, _R]",
-]: ...
-@overload
-def expr(
-    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_X], g: type[_G], /
-) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G]], Elem[_R]]],
-    "Expr7[_A, _B, _C, _D, _E, _X, _G, _R]",
-]: ...
-@overload
-def expr(
-    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_X], g: type[_G], h: type[_H], /
-) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G], Elem[_H]], Elem[_R]]],
-    "Expr8[_A, _B, _C, _D, _E, _X, _G, _H, _R]",
-]: ...
-@overload
-def expr(function: Callable[[Elem[_A]], Elem[_R]], /) -> "Expr1[_A, _R]": ...
-@overload
-def expr(function: Callable[[Elem[_A], Elem[_B]], Elem[_R]], /) -> "Expr2[_A, _B, _R]": ...
-@overload
-def expr(function: Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]], /) -> "Expr3[_A, _B, _C, _R]": ...
-@overload
-def expr(function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]], /) -> "Expr4[_A, _B, _C, _D, _R]": ...
-@overload
-def expr(
-    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]], /
-) -> "Expr5[_A, _B, _C, _D, _E, _R]": ...
-@overload
-def expr(
-    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X]], Elem[_R]], /
-) -> "Expr6[_A, _B, _C, _D, _E, _X, _R]": ...
-@overload
-def expr(
-    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G]], Elem[_R]], /
-) -> "Expr7[_A, _B, _C, _D, _E, _X, _G, _R]": ...
-@overload
-def expr(
-    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G], Elem[_H]], Elem[_R]], /
-) -> "Expr8[_A, _B, _C, _D, _E, _X, _G, _H, _R]": ...
-@leaves_run
-def expr(*types_or_function: Any) -> Any:
-    """Make an element-wise function of tensors from a Python function of elements (`Elem`).
-
-    For example::
-
-        gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
-
-        @expr
-        def blend(x: Elem[f32], y: Elem[f32], a: Elem[f32]) -> Elem[f32]:
-            return array.where(x > y, a * x, y)
-
-    The function is called once, here, with an `Elem` for each parameter. What it computes becomes one CUDA kernel and
-    its NumPy twin; parts that are used twice are computed once. Numbers from outside the function are constants.
-
-    Args:
-        types_or_function: the element types of the parameters, or the function itself with annotations `Elem[...]`.
-
-    Raises:
-        KernelArgumentError: an argument is neither, or an annotation is no `Elem[...]`.
-        TypeError: an operation of the function has operands of different types, or of a type that it does not accept.
+    It is one kernel with one output for each result. All results have the shape to which the arguments broadcast.
+    Arguments, shapes and bits are those of an `Expression`.
     """
-    origin = here()
-    if len(types_or_function) == 1 and inspect.isfunction(types_or_function[0]):
-        function = types_or_function[0]
-        return _make(function, _annotated(function, scope_of_caller()))
-    dtypes = [scalar_dtype(t) for t in types_or_function]
-    if not dtypes or any(dtype is None for dtype in dtypes):  # numpy.dtype("float64") == None
-        given = ", ".join(map(format_value, types_or_function)) or "nothing"
-        raise KernelArgumentError(
-            f"expr at {describe(origin)}: got {given}, but an element type for each parameter is wanted. Write "
-            "expr(f32, f32), or @expr over a function with annotations such as x: Elem[f32]."
-        )
 
-    @leaves_run
-    def decorate(function: Any) -> Expression[..., Any]:
-        if not inspect.isfunction(function):
-            raise KernelArgumentError(
-                f"expr at {describe(here())} is applied to {format_value(function)}. Apply it to a plain function: def "
-                "or lambda."
-            )
-        return _make(function, dtypes)
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T, Any]:
+        """Return an op whose result is a tuple of new tensors. Owned tensors among the arguments move into it.
 
-    return decorate
+        Each new tensor may be in the memory of such an argument, if nothing else needs it.
 
-
-def _make(function: Callable[..., Any], dtypes: list[Any]) -> Expression[..., Any]:
-    made: Expression[..., Any] = Expression(trace_expression(function, dtypes), declared_at(function))
-    DECLARED.add(made)
-    return made
+        Raises:
+            KernelArgumentError: an argument is missing, has a wrong form, element type or range, or no argument is a
+                tensor. No handle has been moved.
+            MovedError: a handle has been moved before.
+            ShapeError: the shapes do not broadcast.
+        """
+        try:
+            origin = here()
+            op: DeviceOp[_T, Any] = self.build(self.by_position(args, kwargs), origin)
+            if arity(op) is None:  # the shapes are known in the trace: the number of results is known now
+                op = Zip(unzip(op, len(self.traced.results), origin), origin)
+            return op
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
 
-def _annotated(function: Callable[..., Any], local_names: dict[str, Any]) -> list[Any]:
-    """Return the element types that the annotations of a function's parameters say."""
-    try:
-        hints = get_type_hints(function, None, local_names)
-    except Exception:  # a text annotation is code, and may raise anything
-        hints = {}
-    dtypes: list[Any] = []
-    for name in inspect.signature(function).parameters:
-        hint = hints.get(name)
-        element = get_args(hint)[0] if get_origin(hint) is Elem else None
-        dtype = scalar_dtype(element)
-        if dtype is None:
-            raise KernelArgumentError(
-                f"expr: parameter {name!r} of {function.__name__} at {describe(declared_at(function))} is not "
-                "annotated with an element type. Write x: Elem[f32], or name the types: expr(f32, f32)."
-            )
-        dtypes.append(dtype)
-    return dtypes
+AnyExpression: TypeAlias = Expression[..., Any] | TupleExpression[..., Any]
+
+
+def expression_of_steps(traced: TracedExpression, origin: Origin) -> AnyExpression:
+    """Return the expression of steps, with one result or several. `origin` is the place of its declaration."""
+    return Expression(traced, origin) if len(traced.results) == 1 else TupleExpression(traced, origin)

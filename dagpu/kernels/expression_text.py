@@ -59,7 +59,7 @@ class ArgumentPattern(NamedTuple):
 def safe_name(name: str) -> str:
     """Return a name of Python as one of CUDA C++: unchanged, or with an underscore."""
     ascii_name = re.sub(r"\W", "_", name.encode("ascii", "replace").decode())
-    taken = ascii_name in _RESERVED or "__" in ascii_name or re.fullmatch(r"t\d+|_[A-Z]\w*", ascii_name)
+    taken = ascii_name in _RESERVED or "__" in ascii_name or re.fullmatch(r"(t|out)\d+|_[A-Z]\w*", ascii_name)
     return f"{ascii_name.strip('_') or 'x'}_" if taken else ascii_name
 
 
@@ -82,7 +82,10 @@ def element_text(expression: TracedExpression) -> str:
 
 
 def element_function(expression: TracedExpression) -> tuple[str, set[str]]:
-    """Return the text of the device function `element`, and the names of the helper functions that it calls."""
+    """Return the text of the device function `element`, and the names of the helper functions that it calls.
+
+    It returns the result as the registers of a thread have it; of several results all, as memory has them.
+    """
     names = parameter_names(expression)
     texts: list[str] = []
     lines: list[str] = []
@@ -111,24 +114,49 @@ def element_function(expression: TracedExpression) -> tuple[str, set[str]]:
     formals = ", ".join(
         f"const {register_type(dtype)} {name}" for dtype, name in zip(expression.dtypes, names, strict=True)
     )
-    head = f"__device__ __forceinline__ {register_type(expression.dtype)} element({formals}) {{\n"
-    return f"{head}{''.join(lines)}    return {texts[-1]};\n}}\n", helpers
+    made, returned = register_type(expression.dtype), texts[-1]
+    if len(expression.results) > 1:
+        made = f"dagpu::Results<{_memory_types(expression)}>"
+        stored = [store_text(expression.steps[number].dtype, texts[number]) for number in expression.results]
+        returned = f"{{{', '.join(stored)}}}"
+    head = f"__device__ __forceinline__ {made} element({formals}) {{\n"
+    return f"{head}{''.join(lines)}    return {returned};\n}}\n", helpers
+
+
+def _memory_types(expression: TracedExpression) -> str:
+    return ", ".join(map(memory_type, expression.result_dtypes))
+
+
+def output_names(expression: TracedExpression) -> list[str]:
+    """Return the names of a kernel's outputs: `out`, or `out0`, `out1`, ... of several results."""
+    count = len(expression.results)
+    return ["out"] if count == 1 else [f"out{number}" for number in range(count)]
 
 
 def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
-    """Return the text of a kernel that writes an output of this rank."""
-    name, names = safe_name(expression.name), parameter_names(expression)
-    formals = [f"Tile<{memory_type(expression.dtype)}, {rank}> out"]
-    values = []
-    for pattern, dtype, argument in zip(patterns, expression.dtypes, names, strict=True):
+    """Return the text of a kernel that writes outputs of this rank, one for each result."""
+    name, names, outs = safe_name(expression.name), parameter_names(expression), output_names(expression)
+    made = zip(expression.result_dtypes, outs, strict=True)
+    formals, values = [f"Tile<{memory_type(dtype)}, {rank}> {out}" for dtype, out in made], list[str]()
+    for pattern, dtype, argument in zip(patterns, expression.dtypes, _read_names(outs, patterns, names), strict=True):
         if not pattern.form.is_written:
             formals.append(formal_text(pattern, dtype, argument))
         values.append(load_text(dtype, _element_of(pattern, argument, rank)))
-    result = store_text(expression.dtype, f"element({', '.join(values)})")
+    called = f"element({', '.join(values)})"
+    if len(outs) > 1:
+        write = f"dagpu::write_results(i, {called}, {', '.join(outs)})"
+    else:
+        write = f"out[i] = {store_text(expression.dtype, called)}"
     return (
         f"{element_text(expression)}\n{_signature(name, formals)} {{\n"
-        f"{_sides_text(expression, rank, patterns)}    for (auto i : out) out[i] = {result};\n}}\n"
+        f"{_sides_text(expression, rank, patterns)}    for (auto i : {outs[0]}) {write};\n}}\n"
     )
+
+
+def _read_names(outs: Sequence[str], patterns: Sequence[ArgumentPattern], names: Sequence[str]) -> list[str]:
+    """Return the name of each argument: of one in an output, which come in their order, that of the output."""
+    written = iter(outs)
+    return [next(written) if each.form.is_written else name for each, name in zip(patterns, names, strict=True)]
 
 
 def formal_text(pattern: ArgumentPattern, dtype: "np.dtype[Any]", name: str) -> str:
@@ -149,21 +177,26 @@ def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
     """Return the text that computes several neighbours at a time, if all arrays have the one axis of the output."""
     if rank != 1 or any(pattern.form.is_input and pattern.axes != (0,) for pattern in patterns):
         return ""
-    arrays, formals, values = [], [], []
-    for pattern, dtype, argument in zip(patterns, expression.dtypes, parameter_names(expression), strict=True):
+    arrays, formals, values, names = list[str](), list[str](), list[str](), parameter_names(expression)
+    given = _read_names(output_names(expression), patterns, names)
+    for pattern, dtype, argument, array in zip(patterns, expression.dtypes, names, given, strict=True):
         values.append(load_text(dtype, argument))
         if pattern.form.is_tensor:
-            arrays.append("out" if pattern.form.is_written else argument)
+            arrays.append(array)
             formals.append(f"{memory_type(dtype)} {argument}")
-    result = store_text(expression.dtype, f"element({', '.join(values)})")
+    result, out = f"element({', '.join(values)})", "out"
+    if len(expression.results) > 1:
+        out = f"dagpu::tiles({', '.join(output_names(expression))})"
+    else:
+        result = store_text(expression.dtype, result)
     function = f"[=]({', '.join(formals)}) {{ return {result}; }}"
-    return f"    if (dagpu::by_sides<{SIDE}>(\n            out, {function}, {', '.join(arrays)}))\n        return;\n"
+    return f"    if (dagpu::by_sides<{SIDE}>(\n            {out}, {function}, {', '.join(arrays)}))\n        return;\n"
 
 
 def _element_of(pattern: ArgumentPattern, argument: str, rank: int) -> str:
-    """Return the text of one element of an argument; of a number that is the number itself."""
+    """Return the text of one element of an argument or output; of a number that is the number itself."""
     if pattern.form.is_written:
-        return "out[i]"
+        return f"{argument}[i]"
     return f"{argument}{_index_text(pattern.axes, rank)}" if pattern.form.is_tensor else argument
 
 

@@ -232,20 +232,22 @@ FEW: Final = 1 << 12
 
 
 def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern], rank: int) -> Callable[..., None]:
-    """Return the host body of the kernel for arguments of these patterns, and an output of this rank:
-    `body(out, *arguments)`."""
+    """Return the host body of the kernel for arguments of these patterns, and outputs of this rank, one for each
+    result: `body(*outs, *arguments)`."""
     indices = [_index(pattern.axes, rank) if pattern.form.is_input else None for pattern in patterns]
     every = tuple(range(rank))
     whole = [n for n, p in enumerate(patterns) if p.form.is_written or (p.form.is_input and p.axes == every)]
     evaluate, itemsize = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
     each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
+    count = len(expression.results)
 
     def body(out: Any, *arguments: Any) -> None:
-        operands: list[Any] = []
-        place = 0
+        outs, operands = [out, *arguments[: count - 1]], list[Any]()
+        place, written = count - 1, 0
         for form, dtype, index in each:
             if form.is_written:
-                operands.append(out)
+                operands.append(outs[written])
+                written += 1
                 continue
             given = arguments[place]
             place += 1
@@ -254,26 +256,30 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
             else:
                 operands.append(dtype.type(given))
         if out.size * itemsize <= PART_NBYTES:
-            evaluate(out, *operands)
+            evaluate(*outs, *operands)
             return
         for part in until_cancelled(part_slices(out.shape, itemsize)):
-            evaluate(out[(*part, ...)], *[_cut(each, part) for each in operands])
+            evaluate(*[each[(*part, ...)] for each in outs], *[_cut(each, part) for each in operands])
 
     return body
 
 
 def evaluator(expression: TracedExpression, whole: Collection[int]) -> tuple[Callable[..., None], int]:
-    """Return the function `f(out, *operands)` that computes an expression of arrays and numbers, and writes an array;
-    and the bytes of an element of the widest array that it writes.
+    """Return the function `f(*outs, *operands)` that computes an expression of arrays and numbers, and writes an array
+    for each result; and the bytes of an element of the widest array that it writes.
 
     It is Python text with one call of NumPy for each step. `whole` are the operands that are arrays of the output's
     shape. A step of one writes its result over that of an earlier step, which no later step needs, or into the output,
-    or into an array that the thread keeps.
+    or into an array that the thread keeps. Any output may be in the memory of an operand, so of several results none is
+    written to its output before all operands have been read.
     """
     names: dict[str, Any] = {"copyto": np.copyto, "wide": np.float32, "truth": as_truth}
     lines, texts = list[str](), list[str]()
     steps, last = expression.steps, len(expression.steps) - 1
-    targets = _Targets(steps, whole, expression.dtype)
+    several = len(expression.results) > 1
+    outs = [f"out{number}" for number in range(len(expression.results))] if several else ["out"]
+    results = dict(zip(reversed(expression.results), reversed(outs), strict=True)) if several else {}
+    targets = _Targets(steps, whole, expression)
     for number, step in enumerate(steps):
         function = _function(step, steps)
         text = f"v{number}"
@@ -282,22 +288,31 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> tuple[Cal
             if is_half(step.dtype) or step.dtype.kind == "b":
                 lines.append(f"v{number} = " + (f"truth({text})" if step.dtype.kind == "b" else f"{text}.astype(wide)"))
                 text = f"v{number}"
+            elif number in results:
+                lines.append(f"v{number} = {text}.copy()")
+                text = f"v{number}"
         elif function is None:
             names[text] = register_dtype(step.dtype).type(step.value)
         else:
             names[f"f{number}"] = function
             given = [texts[operand] for operand in step.operands]
-            if number == last and not is_half(expression.dtype):
+            if number == last and not several and not is_half(expression.dtype):
                 lines.append(f"f{number}({', '.join([*given, 'out=out'])})")
                 break
+            if number in results and number >= targets.last_read and not is_half(step.dtype):
+                texts.append(results[number])
+                lines.append(f"f{number}({', '.join([*given, f'out={texts[number]}'])})")
+                continue
             target = targets.of_step(number, writes_result(function))
             lines.append(f"{text} = f{number}({', '.join(given if target is None else [*given, f'out={target}'])})")
         texts.append(text)
     else:
-        lines.append(f"copyto(out, {texts[last]}, casting='unsafe')")
-    formals = ", ".join(["out", *[f"x{n}" for n in range(len(expression.dtypes))], *targets.names])
+        made = [texts[number] for number in expression.results]
+        copied = [(out, text) for out, text in zip(outs, made, strict=True) if out != text]
+        lines += [f"copyto({out}, {text}, casting='unsafe')" for out, text in copied]
+    formals = ", ".join([*outs, *[f"x{n}" for n in range(len(expression.dtypes))], *targets.names])
     exec(f"def evaluate({formals}):\n" + "".join([f"    {line}\n" for line in lines]), names)
-    itemsize = max([dtype.itemsize for dtype in [expression.dtype, *targets.dtypes]])
+    itemsize = max([dtype.itemsize for dtype in [*expression.result_dtypes, *targets.dtypes]])
     return _with_scratch(names["evaluate"], targets.dtypes) if targets.dtypes else names["evaluate"], itemsize
 
 
@@ -308,15 +323,18 @@ class _Targets:
     Those of the thread are `s0`, `s1`, ... in the evaluator's text.
     """
 
-    def __init__(self, steps: Sequence[Step], whole: Collection[int], dtype: "np.dtype[Any]") -> None:
-        """`dtype` is that of the output."""
+    def __init__(self, steps: Sequence[Step], whole: Collection[int], expression: TracedExpression) -> None:
         self.dtypes: list[np.dtype[Any]] = []
         self._steps = steps
         self._last_use = {operand: number for number, step in enumerate(steps) for operand in step.operands}
-        self._output = dtype
+        several = len(expression.results) > 1
+        self._output = [] if several else [expression.dtype]
+        """The element type of the only output."""
         parameters = {number for number, step in enumerate(steps) if step.operation == "parameter"}
-        self._last_read = max([self._last_use.get(number, -1) for number in parameters], default=-1)
+        self.last_read: Final = max([self._last_use.get(number, number) for number in parameters], default=-1)
         """The last step that reads an operand. The output may be in the memory of one, so no earlier step writes it."""
+        if several:  # what has no place in its output yet is kept until the end
+            self._last_use |= dict.fromkeys(expression.results, len(steps))
         self._shaped = {n for n, step in enumerate(steps) if step.operation == "parameter" and step.value in whole}
         """The steps whose results have the shape of the output."""
         self._held: dict[int, int] = {}
@@ -337,7 +355,7 @@ class _Targets:
             return None
         used = {held for before, held in self._held.items() if self._last_use[before] > number}
         dtype = register_dtype(step.dtype)
-        if number >= self._last_read and dtype == self._output and -1 not in used:
+        if number >= self.last_read and dtype in self._output and -1 not in used:
             self._held[number] = -1
             return "out"
         free = [held for held, kept in enumerate(self.dtypes) if kept == dtype and held not in used]

@@ -266,7 +266,7 @@ def expression_of(nodes: tuple[Node, ...], types: tuple[Any, ...], place: str, o
         else:
             made.append(operate(name, *[made[each] for each in operands]))
     names = tuple([f"x{at}" for at in range(len(types))])
-    steps = number_steps(made[-1], trace, "expression", place)
+    steps, _ = number_steps(made[-1:], trace, "expression", place)
     return Expression(TracedExpression("expression", names, types, steps, place, True), origin)
 
 

@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, final
 
-from dagpu.kernels.cuda_constants import value_of
 from dagpu.kernels.cuda_lexer import (
     Decide,
     Definition,
@@ -27,6 +26,7 @@ from dagpu.kernels.cuda_lexer import (
     has_guard,
     read_definition,
     read_tokens,
+    value_of,
     with_annotations,
 )
 

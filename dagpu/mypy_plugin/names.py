@@ -86,6 +86,8 @@ EXPRESSION_DECORATOR: Final = full_name("expr")
 EXPRESSION: Final = full_name("Expression")
 EXPRESSION_CALL: Final = full_name("Expression.__call__")
 REDUCED_EXPRESSION_CALL: Final = full_name("ReducedExpression.__call__")
+TUPLE_EXPRESSION: Final = full_name("TupleExpression")
+TUPLE_EXPRESSION_CALL: Final = full_name("TupleExpression.__call__")
 EXPRESSION_INTO: Final = full_name("Expression.into")
 EXPRESSION_UPDATE: Final = full_name("Expression.update")
 ARRAY_FUNCTIONS: Final = full_name("array") + "."
@@ -102,7 +104,8 @@ TAKES_ALL: Final = {
     **dict.fromkeys((KERNEL_CALL, NEW_OUTPUT_CALL, NEW_OUTPUTS_CALL), "being passed to a kernel"),
     **dict.fromkeys((FOREIGN_CALL, FOREIGN_FUNCTION_CALL), "being passed to a foreign op"),
     **dict.fromkeys(
-        (EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE), "being passed to an expression"
+        (EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, TUPLE_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE),
+        "being passed to an expression",
     ),
     PIPELINE_CALL: "being passed to a pipeline",
     ZIP_OPS: "zip_ops()",

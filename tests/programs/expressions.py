@@ -22,6 +22,7 @@ from dagpu import (
     convert,
     dup,
     empty,
+    expr,
     eye,
     f32,
     fill,
@@ -370,6 +371,16 @@ def _turned(x: Op, _: Change) -> Op:
     return array.real(turned * -1j)
 
 
+_two = expr(f32, f32)(lambda x, n: (x * 2.0, x + n))
+_turned_around = expr(f32, f32)(lambda x, y: (y, x))
+
+
+def _turned_results(x: Op, e: Change) -> Op:
+    """Exchange two tensors, which may be in each other's memory then, and do it again."""
+    both = x.share().then(lambda t: zip_ops(dup(t) + float(e.number), dup(t))).unzip(2)
+    return _turned_around(*_turned_around(*both).unzip()).first()
+
+
 _SAME: dict[str, Callable[[Op, Change], Op]] = {
     "dup": lambda x, e: x.then(dup),
     "lend and dup": lambda x, e: x.then(lambda t: dup(t.borrow())),
@@ -421,6 +432,8 @@ _OTHER: dict[str, tuple[Callable[[Op, Change], Op], Callable[[Array, Change], Ar
         lambda x, e: next_to.new((e.shape, e.shape), (e.shape, e.shape))(x).last(),
         lambda a, e: np.fmod(a + f32(1), f32(BOUND)) + f32(0),
     ),
+    "two results": (lambda x, e: _two(x, float(e.number)).last(), lambda a, e: a + f32(e.number)),
+    "turned results": (_turned_results, lambda a, e: a + f32(e.number)),
     "compress": (
         lambda x, e: x.share().then(
             lambda t: array.compress(t > e.number, t, size=t.size, fill_value=e.number).reshape(e.shape)

@@ -247,6 +247,34 @@ def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:
     assert_type(blend.cuda, str)
 
 
+pair = expr(f32, f64)(lambda x, y: (x * 2, y > x.to(f64)))
+
+
+@expr
+def triple(x: Elem[f32], y: Elem[f32]) -> tuple[Elem[f32], Elem[i32], Elem[f64]]:
+    return x + y, x.to(i32), y.to(f64)
+
+
+@expr(c64)
+def quarters(z: Elem[c64]) -> tuple[Elem[c64], Elem[f32], Elem[f32], Elem[bool_]]:
+    return z * 1j, z.real, z.imag, abs(z) > 1
+
+
+def several_results(own: Tensor[f32], wide: SharedTensor[f64], lazy: DeviceOp[Tensor[f32]], z: Tensor[c64]) -> None:
+    """The result of an expression of several is a tuple of tensors, each of its own element type."""
+    assert_type(pair(own, wide), DeviceOp[tuple[Tensor[f32], Tensor[bool_]], Any])
+    assert_type(pair(lazy, 2.0).unzip()[1], DeviceOp[Tensor[bool_], Any])
+    assert_type(triple(own, lazy), DeviceOp[tuple[Tensor[f32], Tensor[i32], Tensor[f64]], Any])
+    assert_type(triple(own, source(2.5)).first(), DeviceOp[Tensor[f32], Any])
+    assert_type(quarters(z), DeviceOp[tuple[Tensor[c64], Tensor[f32], Tensor[f32], Tensor[bool_]], Any])
+    assert_type(expr(f32)(lambda x: (x, x.to(i64)))(own), DeviceOp[tuple[Tensor[f32], Tensor[i64]], Any])
+    assert_type(pair.cuda, str)
+    pair(own, own)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    pair(own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    triple(own, wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    pair.sum(0)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def given(f: Expression[[Any], f32]) -> None:
     """The class can be named."""
     assert_type(f(full((3,), 1.0)), DeviceOp[Tensor[f32], Any])

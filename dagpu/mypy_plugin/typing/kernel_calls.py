@@ -217,7 +217,7 @@ def _name_parameters(context: FunctionContext) -> Type:
     """Return the type of `@expr` over a function, whose parameters keep their names: a call may use them."""
     made, given = get_proper_type(context.default_return_type), context.arg_types[0]
     function = get_proper_type(given[0]) if given else None
-    parameters = op_types.parameters_of(made, names.EXPRESSION)
+    parameters = op_types.parameters_of(made, names.EXPRESSION) or op_types.parameters_of(made, names.TUPLE_EXPRESSION)
     if (
         parameters is None
         or not isinstance(made, Instance)

@@ -388,6 +388,7 @@ METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     names.NEW_OUTPUTS_CALL: type_new_output,
     names.EXPRESSION_CALL: type_new_output,
     names.REDUCED_EXPRESSION_CALL: type_new_output,
+    names.TUPLE_EXPRESSION_CALL: type_new_output,
     names.FOREIGN_FUNCTION_CALL: type_new_output,
     # mypy names the method of an operator by the class of the operand.
     **{

@@ -11,6 +11,7 @@ from dagpu import DeviceOp, array, bool_, expr, f32, i64, zeros
 from tests.behaviour.errors.argument_sorts import SEED, WRONG, tensor
 
 blend = expr(f32, f32)(lambda x, a: a * x)
+both = expr(f32, f32)(lambda x, a: (a * x, a + x))
 loose: Any = expr
 anyhow: Any = array
 TENSORS: Final = ("op", "tensor", "lent")
@@ -67,6 +68,7 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "Elem.to": (lambda x: loose(f32)(lambda e: e.to(x)), ()),
     "Elem.__add__": (lambda x: loose(f32)(lambda e: e + x), REALS),
     "Expression.__call__": (lambda x: blend(x, tensor()), (*TENSORS, *REALS)),
+    "TupleExpression.__call__": (lambda x: both(x, tensor()), (*TENSORS, *REALS)),
     "Expression.into": (lambda x: blend.into(x, tensor(), 2.0), ("partition",)),
     "Expression.update": (lambda x: blend.update(x, 2.0), ("partition",)),
     "a number of update": (lambda x: blend.update(out(), x), (*TENSORS, *REALS)),

@@ -33,6 +33,7 @@ mixed: Any = expr(f64, f64)(lambda a, b: array.where(a > b, array.sin(a) * b, a 
 square = expr(f64)(lambda a: a * a)
 product: Any = expr(f64, f64)(lambda a, b: a * b)
 waves: Any = expr(f64, f64)(lambda a, b: (A.exp(a.to(c128) * 1j) * (b.to(c128) + 1j).conj()).imag)
+pair: Any = expr(f64, f64)(lambda a, b: (a * array.sin(b), array.tanh(a) - b * b))
 CALLS: list[Any] = [
     lambda p, q: A.tanh(p), lambda p, q: A.exp(A.sin(p)), mixed, plus, lambda p, q: A.matmul(p, q),
     lambda p, q: A.matmul(p, q, transpose="ab"), lambda p, q: A.softmax(p, 0), lambda p, q: A.transpose(p),
@@ -42,7 +43,8 @@ CALLS: list[Any] = [
     lambda p, q: A.sort(p, 1), lambda p, q: A.log_softmax(q, 1), lambda p, q: plus(p, A.var(q, 1, keepdims=True)),
     lambda p, q: A.einsum("ij,kj->ik", p, q), lambda p, q: p.reshape((9,)).reshape((3, 3)), lambda p, q: A.tril(p),
     lambda p, q: A.real(A.fft2(p, norm="ortho") * A.conj(A.fft(q))), lambda p, q: A.irfft(A.rfft(p) * 0.5j, 3),
-    lambda p, q: waves(p, q), lambda p, q: A.abs(A.rfft(p, 4, 0) + 2j),
+    lambda p, q: waves(p, q), lambda p, q: pair(p, q).unzip()[0], lambda p, q: plus(*pair(p, A.sum(q, 0)).unzip()),
+    lambda p, q: A.abs(A.rfft(p, 4, 0) + 2j),
     lambda p, q: A.convolve(p.reshape((9,)), q.reshape((9,)), "same").reshape((3, 3)),
 ]  # fmt: skip
 """Functions of two 3 x 3 matrices that give one."""

@@ -14,6 +14,7 @@ from dagpu import (
     In,
     MovedError,
     Out,
+    ShapeError,
     Tensor,
     Tile,
     array,
@@ -31,6 +32,7 @@ from dagpu import (
 from dagpu.grad import Parameterized, adam, assert_gradient, gradient_of, momentum, sgd, updated, value_and_grad
 from dagpu.interop import extent
 from dagpu.interop import new as new_result
+from dagpu.plans.program import Launch
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -143,6 +145,18 @@ def test_momentum_and_adam_are_their_formulas() -> None:
         for found, wanted in zip(read(model), arrays, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
     assert step.cache_info().misses == 1
+    plan = plan_of(step(lent(model), lent(means), lent(squares), x, t, 4.0))
+    names = [each.kernel.name for each in plan.program.instructions if isinstance(each, Launch)]
+    assert names.count("adam") == len(WEIGHTS)  # one launch writes a parameter and its two means
+
+
+def test_the_states_of_a_step_have_the_shape_of_their_parameter() -> None:
+    """A mean of another shape is refused before anything is written."""
+    w, g, wrong, right = zeros((3, 4)).sync(), zeros((3, 4)).sync().share(), zeros((4,)).sync(), zeros((3, 4)).sync()
+    with pytest.raises(ShapeError, match=r"outputs have the shapes \(3, 4\), \(4,\)"):
+        momentum(w.borrow_mut(), g, wrong.borrow_mut(), 0.1)
+    with pytest.raises(ShapeError, match="Give all of them one shape"):
+        adam(w.borrow_mut(), g, right.borrow_mut(), wrong.borrow_mut(), 1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])

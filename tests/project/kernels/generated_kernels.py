@@ -142,6 +142,11 @@ def _ops() -> Iterator[Any]:
         yield array.convolve(_tensor((8,), half), _tensor((3,), half))
         yield array.correlate(_tensor((8,), half), _tensor((3,), half), "same")
         yield expr(half, half)(lambda z, a: array.where(abs(z) > 1, (z * a + 1j) / a, -z))(_tensor((8, 6), half), 2j)
+    for number, dtype in enumerate(TYPES):  # of several results: each type beside others, in one walk and in two
+        other = TYPES[(number + 4) % len(TYPES)]
+        several: Any = expr(dtype, other)(lambda x, y: (x, y, x == x, array.where(y == y, y, y)))
+        yield several(_tensor((300, 70), dtype), _tensor((300, 70), other))
+        yield several(_tensor((300, 70), dtype), _tensor((70,), other))
     blend = expr(f32, f32, f32)(lambda x, y, a: array.where(x > y, a * x + 1, y))
     yield blend(_tensor((4, 8), f32), _tensor((8,), f32), 2.0)
     yield blend.softmax()(_tensor((3, 50_000), f32), _tensor((3, 1), f32), 2.0)

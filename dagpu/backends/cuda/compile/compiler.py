@@ -44,7 +44,7 @@ from dagpu.common.places import Origin, describe
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
 from dagpu.kernels.decorator import DECLARED, Kernel
-from dagpu.kernels.expression import Expression
+from dagpu.kernels.expression import Expression, TupleExpression
 from dagpu.kernels.preprocessing import included_files
 from dagpu.ops.kernel_spec import KernelSpec, MachineCode
 
@@ -417,7 +417,7 @@ def _sizes_text(sizes: Sequence[int]) -> str:
 # ---- kernels for an architecture by its name: what `compile(arch=)` does
 
 
-Declared: TypeAlias = Kernel[Any] | Expression[..., Any]
+Declared: TypeAlias = Kernel[Any] | Expression[..., Any] | TupleExpression[..., Any]
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 

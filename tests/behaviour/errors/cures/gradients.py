@@ -27,6 +27,7 @@ from dagpu.grad import (
     derivative,
     grad,
     gradient_of,
+    momentum,
     sgd,
     stop_gradient,
     updated,
@@ -332,6 +333,16 @@ def adapted(squares: Any) -> Any:
 
 
 case(lambda: adapted(c64), ("Begin with real zeros: zeros(w.shape, f32)", lambda: adapted(f32)))
+
+
+def sped(shape: tuple[int, ...]) -> Any:
+    """A step with momentum, with speeds of this shape."""
+    w, speed = zeros((N,)).sync(), zeros(shape).sync()
+    step: Any = momentum
+    return step(w.borrow_mut(), ones((N,)).sync().share(), speed.borrow_mut(), 0.1).sync()
+
+
+case(lambda: sped((1,)), ("Give all of them one shape", lambda: sped((N,))))
 less: Any = expr(f32, f32)(lambda w, g: w - 0.1 * g)
 unwritten: list[Any] = [lambda w, g: w - 0.1 * g, lambda w, g: value(w), lambda w, g: less(w, g)]
 for bad in unwritten:

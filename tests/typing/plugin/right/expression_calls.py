@@ -32,6 +32,14 @@ from tests.typing.plugin.kernels import async_vector, eat, vector
 L = TypeVar("L", bound=Borrowed)
 
 add = expr(f32, f32)(lambda x, y: x + y)
+both = expr(f32, f32)(lambda x, y: (x + y, x * y))
+
+
+@expr
+def halves(x: Elem[f32]) -> tuple[Elem[f32], Elem[f32]]:
+    return x * 0.5, x * 0.25
+
+
 total = add.sum(0)
 
 
@@ -111,6 +119,15 @@ def arguments_by_name() -> None:
     print(scaled.sum(0)(by=2.0, x=many).to_host().sync())  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
     part, by = scaled.update(vector().partition((4,)), by=3.0).sync()  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
     print(by + 1.0, eat(part.unpartition()).shape)
+
+
+def several_results() -> None:
+    x, many = vector(), vector().share()
+    total, product = both(many, 2.0).unzip()
+    print(eat(total.sync()).shape, eat(product.sync()).shape)
+    first, second = both(x, many).sync()
+    print(eat(first).shape, eat(second).shape)
+    print(halves(x=vector()).last().to_host().sync())  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
 
 
 def numbers_of_all_kinds() -> None:

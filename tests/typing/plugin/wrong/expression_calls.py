@@ -7,6 +7,7 @@ from dagpu.interop import new
 from tests.typing.plugin.kernels import async_vector, vector
 
 add = expr(f32, f32)(lambda x, y: x + y)
+both = expr(f32, f32)(lambda x, y: (x + y, x * y))
 total = add.sum(0)
 
 
@@ -52,6 +53,12 @@ def passed_to_two_ops() -> None:
         return zip_ops(scaled(x, 1.0), total(x, 2.0))  # E: dagpu-use-after-move
 
     both(vector()).sync()
+
+
+def passed_to_one_of_several_results() -> None:
+    x = vector()
+    first, _ = both(x, 1.0).sync()
+    both(first, x).sync()  # E: dagpu-use-after-move
 
 
 def reduced() -> None:

@@ -583,6 +583,74 @@ DAGPU_INLINE bool by_sides(const Tile<T, 1>& out, const F& f, const X&... inputs
 #endif
 }
 
+// ---- several outputs of one form ------------------------------------------------------------------------------------------
+// The results of one index, the first one and the rest. `return {a, b};` makes those of two outputs.
+template <class... T> struct Results {};
+template <class T, class... R> struct Results<T, R...> { T first; Results<R...> rest; };
+
+// Writes the results of an index to the outputs.
+template <class I> DAGPU_INLINE void write_results(const I&, const Results<>&) {}
+template <class I, class... T, class O, class... P>
+DAGPU_INLINE void write_results(const I& i, const Results<T...>& made, const O& out, const P&... outs) {
+    out[i] = made.first;
+    write_results(i, made.rest, outs...);
+}
+
+template <class... T> struct Tiles {};
+template <class T, class... R> struct Tiles<T, R...> { const Tile<T, 1>& first; Tiles<R...> rest; };
+
+DAGPU_INLINE Tiles<> tiles() { return {}; }
+template <class T, class... R>
+DAGPU_INLINE Tiles<T, R...> tiles(const Tile<T, 1>& out, const Tile<R, 1>&... outs) { return {out, tiles(outs...)}; }
+
+template <int N> DAGPU_INLINE bool have_sides(const Tiles<>&) { return true; }
+template <int N, class T, class... R> DAGPU_INLINE bool have_sides(const Tiles<T, R...>& outs) {
+    return has_sides<N>(outs.first.data(), outs.first.stride(0)) & have_sides<N>(outs.rest);
+}
+
+// Puts the results of neighbour n into the Side of each output.
+DAGPU_INLINE void put_results(Results<>&, int, const Results<>&) {}
+template <class S, class... Q, class T, class... R>
+DAGPU_INLINE void put_results(Results<S, Q...>& sides, int n, const Results<T, R...>& made) {
+    sides.first.at[n] = made.first;
+    put_results(sides.rest, n, made.rest);
+}
+
+template <int N, class... T, class F, class... S>
+DAGPU_INLINE Results<Side<T, N>...> computed_sides(const Tiles<T...>&, const F& f, const S&... sides) {
+    Results<Side<T, N>...> made;
+#pragma unroll
+    for (int n = 0; n < N; ++n) put_results(made, n, f(sides.at[n]...));
+    return made;
+}
+
+DAGPU_INLINE void write_sides(const Tiles<>&, index_t, const Results<>&) {}
+template <class T, class... R, class S, class... Q>
+DAGPU_INLINE void write_sides(const Tiles<T, R...>& outs, index_t at, const Results<S, Q...>& made) {
+    *reinterpret_cast<S*>(outs.first.data() + at) = made.first;
+    write_sides(outs.rest, at, made.rest);
+}
+
+// As for one output. All inputs of an index are read before one of its results is written.
+template <int N, class T, class... R, class F, class... X>
+DAGPU_INLINE bool by_sides(const Tiles<T, R...>& outs, const F& f, const X&... inputs) {
+#ifdef DAGPU_CHECKED
+    return false;
+#else
+    const index_t origin = outs.first.origin(0), count = outs.first.tile_extent(0);
+    const bool fits[] = {
+        (origin | count) % N == 0, have_sides<N>(outs), has_sides<N>(inputs.data(), inputs.stride(0))...
+    };
+    for (bool fit : fits)
+        if (!fit) return false;
+    for (unsigned_t k = N * thread_number(); k < static_cast<unsigned_t>(count); k += N * thread_count()) {
+        const index_t at = origin + static_cast<index_t>(k);
+        write_sides(outs, at, computed_sides<N>(outs, f, read_side<N>(inputs.data(), at)...));
+    }
+    return true;
+#endif
+}
+
 #undef DAGPU_ARRAY
 #undef DAGPU_CHECK
 #undef DAGPU_GUARD

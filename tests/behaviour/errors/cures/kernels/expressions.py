@@ -160,6 +160,10 @@ case(
     ("for a fixed value there is dagpu.full", lambda: full((4,), 3.0).sync()),
 )
 case(
+    lambda: loose(f32)(lambda x: (x + 1,)),
+    ("Return the element itself: x + y, not x + y,", lambda: loose(f32)(lambda x: x + 1)),
+)
+case(
     lambda: (loose(f32)(keep), loose(f32)(lambda x: x + KEPT[-1])),
     ("Make it a parameter", lambda: loose(f32, f32)(lambda x, kept: x + kept)),
     ("or write both as one function", lambda: loose(f32)(lambda x: x + (x + 0))),
