@@ -160,20 +160,23 @@ def test_linear_graphs(name: str) -> None:
     """A captured graph is launched with the contents that its input has then."""
     first, second = definite(50, f64), definite(50, f64, 1)
     t, b = from_host(first).sync(), from_host(normal((50, 2), f64)).sync()
-    call = {
+    ops: Any = {
         "cholesky": lambda: array.cholesky(t.borrow()),
         "solve": lambda: array.solve(t.borrow(), b.borrow()),
         "qr": lambda: array.qr(t.borrow()).then(lambda pair: array.matmul(*pair)),
-    }[name]
-    expected = {"cholesky": np.linalg.cholesky, "solve": lambda a: np.linalg.solve(a, normal((50, 2), f64)),
-                "qr": lambda a: a}[name]  # fmt: skip
-    op: Any = call()
+    }
+    expected: Any = {
+        "cholesky": np.linalg.cholesky,
+        "solve": lambda a: np.linalg.solve(a, normal((50, 2), f64)),
+        "qr": lambda a: a,
+    }
+    op = ops[name]()
     graph = op.graph()
     out = graph.take_output()
     for a in (first, second, first):
         graph.update(memcpy(t.borrow_mut(), from_host(a).sync()))
         graph.launch().sync()
-        near(out.borrow().to_host().sync(), expected(a))
+        near(out.borrow().to_host().sync(), expected[name](a))
 
 
 def test_linear_svd_waits() -> None:
