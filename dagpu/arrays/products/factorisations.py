@@ -184,8 +184,8 @@ def svd(a: Any, full_matrices: bool = True) -> Any:
     the largest first, with k the smaller of m and n.
 
     The signs (of complex elements the phases) of a column of u and of the row of vh that belongs to it are the
-    library's. If the sweeps do not converge, as of a matrix with a NaN or an infinity, each element of the results is
-    NaN, where NumPy would raise an error.
+    library's. If the sweeps do not converge, each element of the results is NaN, where NumPy would raise an error. On
+    the host that is so of each matrix with a NaN or an infinity; a GPU's library is given such a matrix as it is.
 
     On a GPU it is a call of cuSOLVER (extra `math`), which waits for the device: a thread that may not wait leaves the
     submission of the run to another one, a pipeline with it goes through streams, and `op.graph()` refuses it. On the

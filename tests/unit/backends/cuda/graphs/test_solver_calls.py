@@ -97,6 +97,14 @@ def test_a_thread_that_may_wait_calls_what_waits(solvers: SimulatedCublasLt) -> 
     trio.run(main)
 
 
+def test_an_explanation_says_why_there_is_no_graph(solvers: SimulatedCublasLt) -> None:
+    """Of a plan with a call that waits, and of no other."""
+    x = from_host(A).sync().share()
+    line = "No CUDA graph, every run goes through streams: the library that computes svd at "
+    assert line in array.svd(x).explain()
+    assert "No CUDA graph" not in array.qr(x).explain()
+
+
 @pytest.mark.parametrize("name", ["xpotrf_buffer_size", "xpotrf", "cusolverDnCreateParams"])
 def test_a_refused_call_fails_its_run_alone(solvers: SimulatedCublasLt, name: str) -> None:
     """With the library's words; the next run works."""
