@@ -82,6 +82,7 @@ from dagpu.arrays.nan_reductions import nanmax, nanmean, nanmin, nanprod, nansum
 from dagpu.arrays.normalising import softmax
 from dagpu.arrays.numpy_names import refuse_name
 from dagpu.arrays.products.contractions import dot, einsum, tensordot
+from dagpu.arrays.products.factorisations import cholesky, qr, solve, svd
 from dagpu.arrays.products.matrix_products import matmul
 from dagpu.arrays.products.sparse_products import csr_matmul
 from dagpu.arrays.quantiles import median, quantile
@@ -97,18 +98,18 @@ from dagpu.ops.recording import recorded
 
 __all__ = [
     "abs", "acos", "acosh", "all", "amax", "amin", "angle", "any", "argmax", "argmin", "argsort", "asin", "asinh",
-    "atan", "atan2", "atanh", "bernoulli", "bincount", "broadcast_to", "ceil", "choice", "clip", "compress",
-    "concatenate", "conj", "convolve", "copysign", "correlate", "cos", "cosh", "csr_matmul", "cummax", "cummin",
-    "cumprod", "cumsum", "dot", "dropout", "einsum", "erf", "exp", "expm1", "exponential", "fft", "fft2", "fftn",
-    "fftshift", "flip", "floor", "full_like", "histogram", "hypot", "ifft", "ifft2", "ifftn", "ifftshift", "imag",
-    "irfft", "irfft2", "irfftn", "isfinite", "isinf", "isnan", "log", "log1p", "log2", "log10", "log_softmax",
-    "logaddexp", "logsumexp", "matmul", "maximum", "mean", "median", "meshgrid", "minimum", "nanmax", "nanmean",
-    "nanmin", "nanprod", "nansum", "nextafter", "nonzero", "norm", "one_hot", "ones_like", "pad", "permutation",
-    "positive", "pow", "prod", "quantile", "randint", "real", "repeat", "rfft", "rfft2", "rfftn", "rint", "roll",
-    "scatter_add", "scatter_max", "scatter_min", "scatter_set", "searchsorted", "segment_sum", "sign", "signbit",
-    "sin", "sinh", "softmax", "sort", "sqrt", "stack", "std", "stencil", "sum", "take", "take_along_axis", "tan",
-    "tanh", "tensordot", "tile", "topk", "transpose", "tril", "triu", "trunc", "uniform", "unique", "unique_counts",
-    "var", "where", "zeros_like",
+    "atan", "atan2", "atanh", "bernoulli", "bincount", "broadcast_to", "ceil", "choice", "cholesky", "clip",
+    "compress", "concatenate", "conj", "convolve", "copysign", "correlate", "cos", "cosh", "csr_matmul", "cummax",
+    "cummin", "cumprod", "cumsum", "dot", "dropout", "einsum", "erf", "exp", "expm1", "exponential", "fft", "fft2",
+    "fftn", "fftshift", "flip", "floor", "full_like", "histogram", "hypot", "ifft", "ifft2", "ifftn", "ifftshift",
+    "imag", "irfft", "irfft2", "irfftn", "isfinite", "isinf", "isnan", "log", "log1p", "log2", "log10",
+    "log_softmax", "logaddexp", "logsumexp", "matmul", "maximum", "mean", "median", "meshgrid", "minimum", "nanmax",
+    "nanmean", "nanmin", "nanprod", "nansum", "nextafter", "nonzero", "norm", "one_hot", "ones_like", "pad",
+    "permutation", "positive", "pow", "prod", "qr", "quantile", "randint", "real", "repeat", "rfft", "rfft2",
+    "rfftn", "rint", "roll", "scatter_add", "scatter_max", "scatter_min", "scatter_set", "searchsorted",
+    "segment_sum", "sign", "signbit", "sin", "sinh", "softmax", "solve", "sort", "sqrt", "stack", "std", "stencil",
+    "sum", "svd", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "topk", "transpose", "tril",
+    "triu", "trunc", "uniform", "unique", "unique_counts", "var", "where", "zeros_like",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # hidden from type checkers, which report unknown names themselves

@@ -94,7 +94,7 @@ class KeptPlans(Generic[_P]):
 # The bindings release the GIL, and take addresses, a stream and a workspace as integers. nvmath-python calls them
 # experimental, so the extra `math` keeps below its next major version.
 
-INSTALL = "pip install 'nvmath-python>=1.0,<2' 'nvidia-cublas>=13' 'nvidia-cufft>=12'"
+INSTALL = "pip install 'nvmath-python>=1.0,<2' 'nvidia-cublas>=13' 'nvidia-cufft>=12' 'nvidia-cusolver>=12'"
 """The command that installs the libraries: the extra `math`."""
 
 

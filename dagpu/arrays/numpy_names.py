@@ -52,6 +52,7 @@ _CALLS: Final = {
     "vecmat": "array.matmul(v, x)",
     "outer": "array.matmul of x.reshape((-1, 1)) and y.reshape((1, -1))", "vector_norm": "array.norm(x, axis)",
     "matrix_norm": "array.norm(x, (-2, -1))",
+    "svdvals": "array.svd(x)[1]", "inv": "array.solve(x, dagpu.eye(n))",
     "isnat": "array.isnan(x)", "lexsort": "array.argsort, from the last key to the first, with array.take",
     "logaddexp2": "expr(f32, f32)(lambda x, y: array.logaddexp(x * math.log(2), y * math.log(2)) / math.log(2))",
     "modf": "two expressions, x - array.trunc(x) and array.trunc(x)",
@@ -113,9 +114,8 @@ _WHY: Final = {
         "apply_along_axis apply_over_axes"
     ),
     "It is made of matrix products: array.matmul, after array.transpose and t.reshape": ("kron cross"),
-    "It needs a factorisation, which dagpu has none of: compute it on the host, np.linalg.{name}": (
-        "cholesky solve qr svd svdvals inv pinv det slogdet eig eigh eigvals eigvalsh lstsq matrix_power matrix_rank"
-        " cond multi_dot tensorinv tensorsolve"
+    "It needs a factorisation that dagpu does not have: compute it on the host, np.linalg.{name}": (
+        "pinv det slogdet eig eigh eigvals eigvalsh lstsq matrix_power matrix_rank cond multi_dot tensorinv tensorsolve"
     ),
     "It sees the neighbours of an element: array.stencil makes a kernel of an expression of them": (
         "gradient ediff1d interp trapezoid"

@@ -1,5 +1,5 @@
-"""The rules of Fourier transforms, convolutions and sparse products: linear functions, whose gradient is their
-adjoint."""
+"""The rules of Fourier transforms, convolutions and sparse products, linear functions whose gradient is their adjoint,
+and of factorisations and systems of linear equations."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -143,9 +143,41 @@ def _csr_matmul(back: CallBack) -> Steps:
     return found
 
 
+# ---- systems of equations
+def _solve(back: CallBack) -> Steps:
+    """With a x = b: by b the solution y of a* y = g, and by a the product -y x* (Giles, An extended collection of
+    matrix derivative results, 2008, 2.3.1)."""
+    if 0 in back.g.shape:
+        return {name: zeros(back.shape(name), back.g.dtype.type) for name in ("a", "b")}
+    g = yield from back.whole_g()
+    turned = yield array.transpose((yield from back.dual("a")))
+    y = yield array.solve(turned, g)
+    if not back.needs("a"):
+        return {"b": y}
+    x = (yield array.conj(back.y)) if g.dtype.kind == "c" else back.y
+    columns = g.shape[0], -1
+    product = array.matmul(y.reshape(columns), x.reshape(columns), transpose="b")
+    return {"a": -product, "b": y}
+
+
+def _cholesky(back: CallBack) -> Steps:
+    """With L the factor and M the symmetric matrix whose lower triangle is that of L' g: the symmetric matrix
+    T = inv(L)' M inv(L) has in its lower triangle the gradient, but twice that of the diagonal (Murray, Differentiation
+    of the Cholesky decomposition, 2016, equation 10, for a function that reads the lower triangle alone)."""
+    if 0 in back.g.shape:
+        return {"a": zeros(back.shape("a"), back.g.dtype.type)}
+    g, lower = (yield from back.whole_g()), back.y
+    product = yield array.matmul(lower, g, transpose="a")
+    turned = yield array.transpose(lower)
+    mirrored = array.tril(product) + array.transpose(array.tril(product, -1))
+    half = yield array.solve(turned, mirrored)
+    whole = yield array.solve(turned, array.transpose(half))
+    return {"a": (array.tril(whole) + array.tril(whole, -1)) * 0.5}
+
+
 RULES.update(dict.fromkeys(TRANSFORMS, _transform))
 RULES.update({
     "fftshift": _shift("ifftshift"), "ifftshift": _shift("fftshift"), "convolve": _convolve, "correlate": _correlate,
-    "csr_matmul": _csr_matmul,
+    "csr_matmul": _csr_matmul, "solve": _solve, "cholesky": _cholesky,
 })  # fmt: skip
-OF_COMPLEX.update({*TRANSFORMS, "fftshift", "ifftshift", "convolve", "correlate"})
+OF_COMPLEX.update({*TRANSFORMS, "fftshift", "ifftshift", "convolve", "correlate", "solve"})

@@ -376,6 +376,6 @@ CONSTANT.update({
 })  # fmt: skip
 
 REFUSED: Final = frozenset(
-    ("choice", "nextafter", "scatter_max", "scatter_min", "unique", "unique_counts")
+    ("choice", "nextafter", "qr", "scatter_max", "scatter_min", "svd", "unique", "unique_counts")
 )  # fmt: skip
 """The functions of `dagpu.array` that have no rule: a gradient by way of them is refused."""

@@ -23,8 +23,8 @@ Enqueue: TypeAlias = Callable[..., object]
 first elements of the tensor arguments, `scratch` is that of the scratch memory, 0 if the work needs none, and `numbers`
 are the scalar arguments.
 
-Any thread may call it, also several at once. It does not wait for the device. It may be called while the stream is
-captured into a graph."""
+Any thread may call it, also several at once. It does not wait for the device, and may be called while the stream is
+captured into a graph, unless its body says that it waits."""
 
 
 @final
@@ -47,6 +47,12 @@ class LibraryBody(Protocol):
     of the CUDA device, and its context is current during each call. Equal arguments give equal work, so results do not
     depend on the run.
     """
+
+    @property
+    def waits(self) -> bool:
+        """True if the function that enqueues the work waits for the device: a thread that may not wait leaves the
+        submission of a run to others, and a plan with such a call is no CUDA graph."""
+        ...
 
     def is_known(self, operands: Sequence[Layout], device: int) -> bool:
         """True if `scratch_bytes` and `bind` return at once. Otherwise the library may be loaded, and prepare the work:
@@ -110,6 +116,11 @@ class UserBody(ABC):
     """The reason why its work could not be captured when that was tried last; None if no capture has failed."""
     noted: str | None = None
     """A remark of the last audit that refused nothing; None if there is none."""
+
+    @property
+    def waits(self) -> bool:
+        """See `LibraryBody`. Whether it does is not known, so any call of one is left to a thread that may wait."""
+        return False
 
     @property
     @abstractmethod

@@ -434,12 +434,17 @@ def _costs(plan: Plan, costs: CostModel) -> list[str]:
 
 
 def _foreign(plan: Plan, costs: CostModel) -> list[str]:
-    """Return the lines about foreign ops: the origin of each predicted time, what keeps a plan from being a CUDA graph,
-    and remarks of the audit."""
+    """Return the lines about calls of libraries: for foreign ops the origin of each predicted time and remarks of the
+    audit, and for all what keeps a plan from being a CUDA graph."""
     lines: dict[str, None] = {}
     for step in plan.steps:
         instruction = step.instruction if isinstance(step, Execute) else None
         body = instruction.kernel.library if isinstance(instruction, Launch) else None
+        if isinstance(instruction, Launch) and body is not None and body.waits:
+            if plan.devices[instruction.device].startswith("cuda"):
+                what = f"{instruction.kernel.name} at {describe(instruction.origin)} waits for the device"
+                lines[f"No CUDA graph, every run goes through streams: the library that computes {what}"] = None
+            continue
         if not (isinstance(instruction, Launch) and isinstance(body, UserBody)):
             continue
         kernel = instruction.kernel

@@ -176,6 +176,7 @@ ARRAY_FUNCTIONS = """
     irfft(x, n=..., axis=..., norm=...); fft2(x, s=..., axes=..., norm=...); ifft2(x, s=..., axes=..., norm=...);
     rfft2(x, s=..., axes=..., norm=...); irfft2(x, s=..., axes=..., norm=...); fftn(x, s=..., axes=..., norm=...);
     ifftn(x, s=..., axes=..., norm=...); rfftn(x, s=..., axes=..., norm=...); irfftn(x, s=..., axes=..., norm=...);
+    cholesky(a); solve(a, b); qr(a); svd(a, full_matrices=...);
     fftshift(x, axes=...); ifftshift(x, axes=...); convolve(a, v, mode=...); correlate(a, v, mode=...)
 """
 

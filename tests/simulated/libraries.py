@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, Final, final
 
@@ -21,53 +20,17 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu.arrays import fourier_transforms
-from dagpu.arrays.products import matrix_products
+from dagpu.arrays.products import cusolver, matrix_products
 from tests.simulated.gpu import SimulatedGpu
+from tests.simulated.library_calls import FailingCalls, bytes_on, current_gpu
 from tests.simulated.machine import Machine
+from tests.simulated.solvers import SimulatedCusolverDn
 
 TYPES: Final = {
     0: np.float32, 1: np.float64, 2: np.float16, 4: np.complex64, 5: np.complex128, 14: ml_dtypes.bfloat16,
 }  # fmt: skip
 WORKSPACE: Final = 4096
 """Bytes of scratch memory of each product of more than one element."""
-
-
-class LibraryError(Exception):
-    """An error of a stand-in, as the bindings raise it."""
-
-
-@final
-class FailingCalls:
-    """The calls of functions that were made, and those that are to fail."""
-
-    def __init__(self) -> None:
-        self.failing: dict[str, int] = {}
-        """For a name of a function, the number of the call from now on that fails: 1 for the next."""
-        self.made: list[str] = []
-        self.threads: dict[str, int] = {}
-        """The thread that has made the last call of a function."""
-
-    def call(self, name: str) -> None:
-        """Note a call; raise an error if it is to fail."""
-        self.made.append(name)
-        self.threads[name] = get_ident()
-        if name in self.failing:
-            self.failing[name] -= 1
-            if not self.failing[name]:
-                del self.failing[name]
-                raise LibraryError(f"{name}: EXECUTION_FAILED (13)")
-
-
-def current_gpu(machine: Machine) -> SimulatedGpu:
-    """Return the GPU whose context is current on this thread."""
-    assert machine.stack(), "no context is current"
-    return machine.stack()[-1]
-
-
-def bytes_on(gpu: SimulatedGpu, address: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return the bytes at an address; others, if the device is lost by that."""
-    found = gpu.bytes_at(address, nbytes)
-    return np.zeros(nbytes, np.uint8) if found is None else found
 
 
 @final
@@ -93,6 +56,7 @@ class SimulatedCublasLt:
         self.calls = calls.made
         self.threads = calls.threads
         self.transforms: SimulatedCufft | None = None
+        self.solvers: SimulatedCusolverDn | None = None
         self.algorithms = True
         """False if no product has an algorithm."""
 
@@ -304,13 +268,16 @@ _ELEMENTS: Final = {
 @contextmanager
 def libraries(machine: Machine) -> Iterator[SimulatedCublasLt]:
     """Within the `with` block, the stand-ins replace the libraries of this machine's GPUs. Gives that of cuBLASLt,
-    whose `failing` and `calls` are about both, and whose `transforms` is that of cuFFT."""
+    whose `failing` and `calls` are about all, and whose `transforms` and `solvers` are those of cuFFT and cuSOLVER."""
     with pytest.MonkeyPatch.context() as patch:
         calls = FailingCalls()
         simulated: Any = SimulatedCublasLt(machine, calls)
         simulated.transforms = transforms = SimulatedCufft(machine, calls)
+        simulated.solvers = solvers = SimulatedCusolverDn(machine, calls)
         patch.setitem(sys.modules, "nvmath.bindings.cublasLt", simulated)
         patch.setitem(sys.modules, "nvmath.bindings.cufft", transforms)
+        patch.setitem(sys.modules, "nvmath.bindings.cusolverDn", solvers)
+        patch.setattr(cusolver, "PLANS", cusolver.SolverPlans())
         patch.setattr(matrix_products, "PRODUCTS", matrix_products.Products())
         patch.setattr(fourier_transforms, "PLANS", fourier_transforms.TransformPlans())
         yield simulated

@@ -190,6 +190,13 @@ def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: D
 
 def transformed(x: Tensor[f32], y: SharedTensor[f64], z: Tensor[c64], w: TensorRef[c128]) -> None:
     """Real elements of one precision become complex ones of the same, and back."""
+    assert_type(array.cholesky(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.solve(y, y), DeviceOp[Tensor[f64], Any])
+    assert_type(array.solve(w, w), DeviceOp[Tensor[c128], Any])
+    assert_type(array.qr(z), DeviceOp[tuple[Tensor[c64], Tensor[c64]], Any])
+    assert_type(array.svd(y), DeviceOp[tuple[Tensor[f64], Tensor[f64], Tensor[f64]], Any])
+    assert_type(array.svd(z, False), DeviceOp[tuple[Tensor[c64], Tensor[f32], Tensor[c64]], Any])
+    array.solve(x, y)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     assert_type(array.rfft(x), DeviceOp[Tensor[c64], Any])
     assert_type(array.rfft(y, 8, 0), DeviceOp[Tensor[c128], Any])
     assert_type(array.irfft(z), DeviceOp[Tensor[f32], Any])

@@ -1,1 +1,1 @@
-"""Products of matrices: dense, contracted by subscripts, and sparse."""
+"""Products of matrices, dense, contracted by subscripts, and sparse; and factorisations of matrices."""

@@ -461,6 +461,7 @@ class CublasLtProduct:
     def __init__(self, transposed: tuple[bool, bool], tf32: bool) -> None:
         self._transposed = transposed
         self._tf32 = tf32
+        self.waits: Final = False
 
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         return self._chosen(operands, device).scratch

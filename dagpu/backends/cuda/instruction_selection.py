@@ -256,6 +256,7 @@ class _Selector:
         used = layouts if launch.scratch is None else [*layouts, launch.scratch.layout]
         nbytes = max([layout.nbytes for layout in used])
         self._calls_user |= isinstance(body, UserBody)
+        self._blocking |= body.waits
         call = LibraryCall(launch, enqueue, operands, scratch, nbytes, tuple(numbers))
         return (SelectedCommand(launch, call),)
 

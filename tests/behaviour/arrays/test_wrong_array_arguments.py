@@ -18,10 +18,12 @@ TENSORS: Final = ("op", "tensor", "lent")
 REALS: Final = ("number", "negative", "fraction", "nan")
 
 
+FACTORING: Final = ("cholesky", "solve", "qr", "svd")
+"""Functions of matrices."""
 SCATTERING: Final = ("scatter_add", "scatter_set", "scatter_max", "scatter_min")
 MOVING: Final = (
     "concatenate", "stack", "take", "one_hot", "transpose", "cumsum", "softmax", "segment_sum", "take_along_axis",
-    "csr_matmul", *SCATTERING,
+    "csr_matmul", *FACTORING, *SCATTERING,
 )  # fmt: skip
 """Functions that have entries of their own."""
 
@@ -166,6 +168,10 @@ CALLS: Final[dict[str, tuple[Callable[[Any], object], tuple[str, ...]]]] = {
     "indices of csr_matmul": (lambda x: anyhow.csr_matmul(zeros((2,)), x, indices(), zeros((2,))), ()),
     "indptr": (lambda x: anyhow.csr_matmul(zeros((2,)), indices(), x, zeros((2,))), ()),
     "b of csr_matmul": (lambda x: anyhow.csr_matmul(zeros((2,)), indices(), indices(), x), TENSORS),
+    **{name: (lambda x, name=name: getattr(anyhow, name)(x), ()) for name in ("cholesky", "qr", "svd")},  # type: ignore[misc]  # reason: as above
+    "full_matrices": (lambda x: anyhow.svd(zeros((2, 3)), x), ("true",)),
+    "solve": (lambda x: anyhow.solve(x, tensor()), ()),
+    "b of solve": (lambda x: anyhow.solve(dagpu.eye(4), x), TENSORS),
     "take_along_axis": (lambda x: anyhow.take_along_axis(x, indices()), TENSORS),
     "indices of take_along_axis": (lambda x: anyhow.take_along_axis(tensor(), x), ()),
     "indices of scatter_add": (lambda x: anyhow.scatter_add(zeros((4,)), x, zeros((2,))), ()),

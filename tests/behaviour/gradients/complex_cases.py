@@ -115,4 +115,7 @@ for mode in ("full", "same", "valid"):
             case = (lambda p, q, f=name, mode=mode: getattr(A, f)(p, q, mode), drawn(n), drawn(m))
             cases[f"{name}_{mode}_{number}"] = case
     cases[f"convolve_{mode}_real"] = (lambda p, q, mode=mode: A.convolve(p, q, mode), x[0], x[1])
+SYSTEM = drawn(4, 4) + 4 * np.eye(4)[::-1]
+cases["solve"] = (lambda p, q: A.solve(p, q), SYSTEM, u)
+cases["solve_columns"] = (lambda p, q: A.solve(p, q), SYSTEM, drawn(4, 3))
 cases["filtered"] = (lambda x: A.irfft(A.rfft(x) * from_host(drawn(3) * 0 + 0.5j), 4), x)

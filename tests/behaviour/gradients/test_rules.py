@@ -173,6 +173,13 @@ cases["stencil_twice"] = (lambda p, f=linear: f(f(p)), b)
 COLUMNS, STARTS = np.array([0, 2, 3, -1, 1]), np.array([0, 2, 2, 5])
 cases["csr_matmul"] = (lambda d, p: A.csr_matmul(d, from_host(COLUMNS), from_host(STARTS), p), x.reshape(-1)[:5], b)
 cases["csr_matmul2"] = (lambda d, p: A.csr_matmul(d, from_host(COLUMNS), from_host(STARTS), p), x.reshape(-1)[:5], w)
+SYSTEM = DRAWS.standard_normal((4, 4)) + 4 * np.eye(4)[::-1]
+cases["solve"] = (lambda p, q: A.solve(p, q), SYSTEM, b)
+cases["solve_columns"] = (lambda p, q: A.solve(p, q), SYSTEM, w)
+cases["solve_b"] = (lambda q: A.solve(from_host(SYSTEM), q), w)
+cases["cholesky"] = (lambda p: A.cholesky(p), SYSTEM @ SYSTEM.T)
+cases["cholesky_of_product"] = (lambda p: A.cholesky(A.matmul(p, p, transpose="b")), SYSTEM)
+cases["likelihood"] = (lambda p, q: A.log(A.cholesky(p)[0, 0]) + A.sum(A.solve(p, q) * q), SYSTEM @ SYSTEM.T, b)
 for z in ([0], [2], [5, 9], [11]):
     gone = x.copy().reshape(-1)
     gone[z] = 0

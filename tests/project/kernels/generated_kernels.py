@@ -84,7 +84,7 @@ CALLS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 out."""
 BY_LIBRARIES: Final = frozenset({
     "matmul", "einsum", "tensordot", "dot", "fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn",
-    "ifftn", "rfftn", "irfftn",
+    "ifftn", "rfftn", "irfftn", "cholesky", "solve", "qr", "svd",
 })  # fmt: skip
 """Functions whose work a library does, with kernels of dagpu's own before and after it at most."""
 FILLED: Final = frozenset({"zeros_like", "ones_like", "full_like"})
@@ -135,6 +135,11 @@ def _ops() -> Iterator[Any]:
         sorts = () if dtype is c64 else (array.sort, array.argsort, partial(array.topk, k=3000))
         for sorted_by in sorts:  # of long rows, by digits
             yield sorted_by(_tensor((2, 9000), dtype))
+    for exact in (f32, f64, c64, c128):
+        square = _tensor((40, 40), exact).array + 9 * np.eye(40, dtype=exact)
+        yield array.cholesky(from_host(square @ square.conj().T))
+        yield array.solve(from_host(square), _tensor((40, 3), exact))
+        yield zip_ops(array.qr(_tensor((40, 9), exact)), array.svd(_tensor((40, 9), exact)))
     for half in (c64, c128):
         yield array.irfft(_tensor((8, 6, 5), half), 12, 1)
         for part in (array.abs, array.real, array.imag, array.angle, array.conj, array.exp, array.sqrt, array.isfinite):

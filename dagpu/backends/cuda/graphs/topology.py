@@ -40,6 +40,10 @@ def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
             body = body_of(instruction)
             if body is not None and body.capture == "never":
                 return instruction, 'it is declared with capture="never". Declare it with @foreign(capture="auto")'
+            kernel = instruction.kernel if isinstance(instruction, Launch) else None
+            if kernel is not None and kernel.library is not None and kernel.library.waits:
+                name = kernel.name
+                return instruction, f"the library that computes {name} waits for the device. Take {name} out of it"
     own = {(lane.device, lane.key) for lane in plan.lanes if not isinstance(lane.key, int)}
     if len(own) > 1:
         return None, "it is on several streams of your own, and a graph is launched on one stream. Use only one of them"
