@@ -70,8 +70,8 @@ class StageCutoffs:
         return waiting
 
     def ready(self, undecided: list[LiveInput], waiting: int) -> list[LiveInput]:
-        """Return those of the waiting cutoffs whose tensors depend on no other one that waits. In the order of the trace
-        a cutoff depends on earlier ones alone, so the first one is ready."""
+        """Return those of the waiting cutoffs whose tensors depend on no other one that waits. A cutoff depends on
+        earlier ones of the trace alone, so the first one is ready."""
         found, earlier = list[LiveInput](), 0
         for cut in undecided:
             if cut.own & waiting:
