@@ -594,6 +594,7 @@ class CufftTransforms:
     def __init__(self, inverse: bool, axis: int) -> None:
         self._how = Direction(inverse, axis)
         self.waits: Final = False
+        self.no_graph: Final = ""
 
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         return self._plan(operands, device).scratch

@@ -51,7 +51,12 @@ class LibraryBody(Protocol):
     @property
     def waits(self) -> bool:
         """True if the function that enqueues the work waits for the device: a thread that may not wait leaves the
-        submission of a run to others, and a plan with such a call is no CUDA graph."""
+        submission of a run to others."""
+        ...
+
+    @property
+    def no_graph(self) -> str:
+        """The reason why a plan with such a call is no CUDA graph, with its cure; empty if the work can be captured."""
         ...
 
     def is_known(self, operands: Sequence[Layout], device: int) -> bool:
@@ -121,6 +126,12 @@ class UserBody(ABC):
     def waits(self) -> bool:
         """See `LibraryBody`. Whether it does is not known, so any call of one is left to a thread that may wait."""
         return False
+
+    @property
+    def no_graph(self) -> str:
+        """See `LibraryBody`."""
+        never = 'it is declared with capture="never". Declare it with @foreign(capture="auto")'
+        return never if self.capture == "never" else ""
 
     @property
     @abstractmethod

@@ -132,6 +132,16 @@ class CusolverCalls:
         """True for `svd`: its sweeps go on until the device says that they have converged."""
         return self._name == "svd"
 
+    @property
+    def no_graph(self) -> str:
+        """See `LibraryBody`. The driver captures the work of `solve`, and then refuses it as a part of another graph
+        with CUresult 801 (cuSOLVER of CUDA 13.0, driver 580, an H200)."""
+        name = self._name
+        if self.waits:
+            return f"the library that computes {name} waits for the device. Take {name} out of it"
+        refused = f"the driver refuses what the library enqueues that computes {name}. Take {name} out of it"
+        return refused if name == "solve" else ""
+
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         return PLANS.find(device, self._name, operands).scratch
 

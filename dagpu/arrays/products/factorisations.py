@@ -95,13 +95,13 @@ def solve(a: In[_F], b: In[_F]) -> DeviceOp[Tensor[_F], Any]:
     """Return x with a x = b, of the shape of b, for a square matrix a.
 
     If a is singular, so that a pivot of its LU factorisation is exactly 0, each element of the result is NaN, on a GPU
-    and on the host, where NumPy would raise an error: an op is asynchronous, and may be part of a graph, so nothing
-    waits for the status. The two round differently, so a matrix that is singular but for rounding may have a solution
+    and on the host, where NumPy would raise an error: an op is asynchronous, so nothing waits for the status. The two
+    round differently, so a matrix that is singular but for rounding may have a solution
     with large elements on one of them.
 
-    On a GPU it is a call of cuSOLVER (extra `math`), in streams and in graphs, on copies of `a` and `b` and scratch
-    memory of the plan; on the host it is `numpy.linalg.solve`. Columns of `b` are transposed before and after by a
-    launch of a kernel each.
+    On a GPU it is a call of cuSOLVER (extra `math`), in streams alone, since the driver refuses its work in a graph, on
+    copies of `a` and `b` and scratch memory of the plan; on the host it is `numpy.linalg.solve`. Columns of `b` are
+    transposed before and after by a launch of a kernel each.
 
     Args:
         a: a tensor of f32, f64, c64 or c128 of the shape (n, n), or an op whose result is one.

@@ -462,6 +462,7 @@ class CublasLtProduct:
         self._transposed = transposed
         self._tf32 = tf32
         self.waits: Final = False
+        self.no_graph: Final = ""
 
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         return self._chosen(operands, device).scratch

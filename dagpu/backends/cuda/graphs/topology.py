@@ -37,13 +37,9 @@ def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
                 return instruction, "it calls a function of the host. Take the host_map out of the captured op"
             if isinstance(instruction, GraphLaunch):
                 return instruction, "it launches a graph itself. Launch both, one after the other"
-            body = body_of(instruction)
-            if body is not None and body.capture == "never":
-                return instruction, 'it is declared with capture="never". Declare it with @foreign(capture="auto")'
-            kernel = instruction.kernel if isinstance(instruction, Launch) else None
-            if kernel is not None and kernel.library is not None and kernel.library.waits:
-                name = kernel.name
-                return instruction, f"the library that computes {name} waits for the device. Take {name} out of it"
+            library = instruction.kernel.library if isinstance(instruction, Launch) else None
+            if library is not None and library.no_graph:
+                return instruction, library.no_graph
     own = {(lane.device, lane.key) for lane in plan.lanes if not isinstance(lane.key, int)}
     if len(own) > 1:
         return None, "it is on several streams of your own, and a graph is launched on one stream. Use only one of them"
