@@ -92,7 +92,7 @@ bench: $(VENV)/.stamp-bench
 GPU_BENCHMARKS := calls launch forkjoin wake copies graph decoding peers.digits
 
 gpu:
-	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
+	OPENBLAS_NUM_THREADS=1 "$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
 	"$(PYTHON)" -m pytest -q -m exclusive tests/gpu
 	"$(PYTHON)" -m tests.gpu.long.stress 60
 	"$(PYTHON)" -m tests.gpu.long.soak 100000
