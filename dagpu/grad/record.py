@@ -22,7 +22,7 @@ from dagpu.kernels.expression import Expression, ReducedExpression, TupleExpress
 from dagpu.kernels.generated_launch import is_number
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Inspect, Map, Value, Zip, components_of
-from dagpu.ops.recording import RECORDER
+from dagpu.ops.recording import recording_by
 
 
 class Place(NamedTuple):
@@ -224,19 +224,15 @@ class Recorder:
 
     def calling(self, build: Callable[[], Any]) -> Any:
         """Call a function whose calls are recorded."""
-        token = RECORDER.set(self)
-        try:
+        with recording_by(self):
             return build()
-        finally:
-            RECORDER.reset(token)
 
     def call(self, function: Any, build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Build the op of a call. See `dagpu.ops.recording`."""
         origin = here()
         tensors: list[Any] = []
         placed = placed_of((args, kwargs), tensors)
-        token = RECORDER.set(None)
-        try:
+        with recording_by(None):
             if not tensors or any(isinstance(x, Elem) for x in (*args, *kwargs.values())):
                 return build(*args, **kwargs)
             call = Call(function, _bound(function, build, *placed), origin, [None] * len(tensors))
@@ -245,8 +241,6 @@ class Recorder:
             parts = components_of(Zip((*sources[:-1], last), origin), origin)
             op = build(*filled(placed[0], parts), **filled(placed[1], parts))
             return Map(op, Inspect(_Mark(self, call, is_last=True)), origin) if isinstance(op, DeviceOp) else op
-        finally:
-            RECORDER.reset(token)
 
     def _watched(self, x: Any, call: Call, number: int, origin: Origin) -> DeviceOp[Any, Any, Any]:
         """Return an argument as an op whose value the call gets to see."""

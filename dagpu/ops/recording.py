@@ -4,7 +4,8 @@ A `Recorder` is active while a function that is differentiated runs, and while t
 The calls that `recorded` decorates ask it then to build their op; at any other time that is one look-up more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
@@ -26,6 +27,16 @@ class Recorder(Protocol):
 
 RECORDER: Final[ContextVar[Recorder | None]] = ContextVar("dagpu_recorder", default=None)
 """The recorder that is active in this task or thread; None nearly always."""
+
+
+@contextmanager
+def recording_by(recorder: Recorder | None) -> Iterator[None]:
+    """Within the `with` block this recorder is active; with None there is none."""
+    token = RECORDER.set(recorder)
+    try:
+        yield
+    finally:
+        RECORDER.reset(token)
 
 
 def recorded(function: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -1,6 +1,6 @@
 """The evaluation of a DAG during a trace, with its nodes that remember values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
@@ -9,7 +9,7 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
 from dagpu.common.places import Origin, add_note
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
-from dagpu.handles.symbolic import SymbolicNumber, replace_standins
+from dagpu.handles.symbolic import replace_standins
 from dagpu.handles.tensors import has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
@@ -34,7 +34,7 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.nodes import Node
-from dagpu.ops.recording import RECORDER
+from dagpu.ops.recording import RECORDER, recording_by
 from dagpu.ops.single_flight import NOTHING, Once, once_numbers
 from dagpu.ops.source_op import Source
 from dagpu.plans.program import Cell
@@ -528,11 +528,8 @@ class Evaluation(RememberingEvaluation):
         recorder = self.recorders.active() if self.recorders is not None else None
         if recorder is RECORDER.get():
             return call(self._closures, node, f, argument)
-        token = RECORDER.set(recorder)
-        try:
+        with recording_by(recorder):
             return call(self._closures, node, f, argument)
-        finally:
-            RECORDER.reset(token)
 
     def _suspend(self, node: Node, inputs: tuple[Any, ...]) -> bool:
         """Suspend a node some of whose inputs do not exist yet. Return false if the node can use the inputs as they
@@ -671,30 +668,18 @@ class Evaluation(RememberingEvaluation):
                 used += 1
             elif type(arg) in HANDLES:
                 arguments[index] = self.taker.take_handles(arg, node)
-        args = self._numbers_of(node, arguments)
+        args = self.leaves.numbers_of(node, arguments)
         policy = self._places.current[1]
         over_mesh = bool(self._places.spread) and self._places.over_mesh(policy)
         emit_launch(node, args, self.builder, policy, over_mesh=over_mesh)
         return args
-
-    def _numbers_of(self, node: AnyOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the arguments of a node, with stand-ins for the numbers that may be others in the next run."""
-        leaves = self.leaves.inputs
-        if leaves is None or not leaves.number_leaves:
-            return tuple(arguments)
-        found = list(arguments)
-        for index in range(len(found)):
-            leaf = leaves.number_leaves.get((id(node), index))
-            if leaf is not None:
-                found[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
-        return tuple(found)
 
     def _argument_of(self, node: Then[Any], value: Any) -> Any:
         """Return the argument of a function of `then`: the source's value, and the numbers of a function of ours."""
         f: Any = node.f
         if type(f) is not ByResults or not f.numbers:
             return value
-        return (*value, *self._numbers_of(node, f.numbers))
+        return (*value, *self.leaves.numbers_of(node, f.numbers))
 
     def _count_folded(self, f: ByResults) -> None:
         """Count the ops that another one does the work of as used."""

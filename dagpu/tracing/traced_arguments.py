@@ -7,7 +7,7 @@ tensor. Their memory does not help, since it is the same. So for handles that ma
 shared tensors, the function gets stand-ins, and all handles that derive from a stand-in lead back to it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
@@ -106,6 +106,18 @@ class TracedArguments:
         inputs = self.inputs
         index = None if inputs is None else inputs.number_leaves.get((id(op), SEED_PLACE))
         return None if inputs is None or index is None else SymbolicNumber(index, inputs.leaves[index], self.reads)
+
+    def numbers_of(self, node: AnyOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the arguments of a node, with stand-ins for the numbers that may be others in the next run."""
+        inputs = self.inputs
+        if inputs is None or not inputs.number_leaves:
+            return tuple(arguments)
+        found = list(arguments)
+        for place in range(len(found)):
+            leaf = inputs.number_leaves.get((id(node), place))
+            if leaf is not None:
+                found[place] = SymbolicNumber(leaf, inputs.leaves[leaf], self.reads)
+        return tuple(found)
 
     def index_of_result(self, value: Any) -> int | None:
         """Return the index of the leaf that this part of the result *is* (the same handle object). None if there is

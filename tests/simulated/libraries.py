@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu.arrays import fourier_transforms
-from dagpu.arrays.products import cusolver, matrix_products
+from dagpu.arrays.nvidia import cufft, cusolver
+from dagpu.arrays.products import matrix_products
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.library_calls import FailingCalls, bytes_on, current_gpu
 from tests.simulated.machine import Machine
@@ -279,5 +279,5 @@ def libraries(machine: Machine) -> Iterator[SimulatedCublasLt]:
         patch.setitem(sys.modules, "nvmath.bindings.cusolverDn", solvers)
         patch.setattr(cusolver, "PLANS", cusolver.SolverPlans())
         patch.setattr(matrix_products, "PRODUCTS", matrix_products.Products())
-        patch.setattr(fourier_transforms, "PLANS", fourier_transforms.TransformPlans())
+        patch.setattr(cufft, "PLANS", cufft.TransformPlans())
         yield simulated

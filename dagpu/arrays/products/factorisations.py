@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.products.cusolver import CusolverCalls, Name
+from dagpu.arrays.nvidia.cusolver import CusolverCalls, Name
 from dagpu.arrays.rearranging import from_rows, rows_along
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, Shape, c64, c128, contiguous_layout, f32, f64, part_type

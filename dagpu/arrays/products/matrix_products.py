@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.libraries import KeptPlans, import_bindings, library_error, open_handle
+from dagpu.arrays.nvidia.libraries import KeptPlans, import_bindings, library_error, open_handle
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import (
     Layout,

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 import dagpu
-from dagpu.arrays.libraries import INSTALL as INSTALL_MATH
+from dagpu.arrays.nvidia.libraries import INSTALL as INSTALL_MATH
 from dagpu.backends.cuda.driver.pycuda_driver import _missing
 from dagpu.handles.device_handles import INSTALL_CUDA, INSTALL_NVRTC
 from tests.support.paths import ROOT

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, c64
-from dagpu.arrays.fourier_transforms import Direction, TransformPlan
-from dagpu.arrays.libraries import KeptPlans
+from dagpu.arrays.nvidia.cufft import Direction, TransformPlan
+from dagpu.arrays.nvidia.libraries import KeptPlans
 from dagpu.testing import contiguous_layout
 
 

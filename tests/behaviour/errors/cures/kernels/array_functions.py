@@ -9,7 +9,7 @@ import pytest
 
 import dagpu
 from dagpu import array, bool_, c64, c128, convert, device, expr, f32, f64, full, i32, ones, zeros
-from dagpu.arrays.libraries import INSTALL
+from dagpu.arrays.nvidia.libraries import INSTALL
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()

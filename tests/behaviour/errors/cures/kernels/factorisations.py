@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dagpu import array, convert, device, eye, f32, f64, full, i32, ones, zeros
-from dagpu.arrays.libraries import INSTALL
+from dagpu.arrays.nvidia.libraries import INSTALL
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.simulated.cuda import driver
 from tests.simulated.libraries import libraries

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from dagpu import DeviceError, DeviceLostError, array, f32, from_host, pipeline, zip_ops
-from dagpu.arrays import fourier_transforms
+from dagpu.arrays.nvidia import cufft
 from dagpu.arrays.products import matrix_products
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import NoDeviceError
@@ -87,7 +87,7 @@ def test_plans_of_shapes_that_are_no_longer_used_are_freed(
 ) -> None:
     """A pipeline keeps the plans of its own calls, whichever shapes came after them."""
     monkeypatch.setattr(matrix_products, "PRODUCTS", matrix_products.Products(2))
-    monkeypatch.setattr(fourier_transforms, "PLANS", fourier_transforms.TransformPlans(2))
+    monkeypatch.setattr(cufft, "PLANS", cufft.TransformPlans(2))
 
     @pipeline
     def smooth(x: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 
-from dagpu.arrays.libraries import KeptPlans, import_bindings, library_error, open_handle
+from dagpu.arrays.nvidia.libraries import KeptPlans, import_bindings, library_error, open_handle
 from dagpu.common.errors import DeviceError
 from dagpu.common.layout import Layout, part_type
 from dagpu.handles.device_handles import Effort, Enqueue
