@@ -102,6 +102,8 @@ MISTAKES: Final = [
         ("if (!is_idle) taken = Py_NewRef(address);", "taken = Py_NewRef(address);"),
         ("if (good) good = PySet_Contains(SLOT(pool, slots.pool_visited), address) == 0;", ""),
         ("if (good && n == 1 &&", "if (good &&"),
+        ("&& PyList_Insert(sizes, at, size) == 0;", "&& 1;"),
+        ("PyObject_RichCompareBool(PyList_GET_ITEM(sizes, at), size, Py_LT)) == 1) ++at;", "0) == 1) ++at;"),
         "            Py_SETREF(SLOT(pool, slots.pool_used), Py_NewRef(used));\n",
         ("        else nbytes = zero;\n", ""),
         ("PySet_Discard(SLOT(dropped, slots.queue_alive), first) >= 0", "1"),
