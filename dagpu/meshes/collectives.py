@@ -179,9 +179,10 @@ def _combine(how: str, dtype: "np.dtype[Any]", count: int, divisor: int) -> Expr
 # verified with it, and never wait for each other on a device. Summands are added in the order of the devices: the bits
 # are the same on all devices and in all runs.
 #
-# What waits is an edge of the graph between devices, and not a flag in peer memory, which gains nothing. On two H200s
-# edges between all of two devices add 1.3 us to a graph of 13.4 us, and memory-operation nodes 8.3. For 16 KiB kernels
-# that wait for flags take 18.5 us, where edges and a plain kernel take 18.9; from 256 KiB on they take longer.
+# What waits is an edge of the graph between devices, and not a flag in peer memory, which gains nothing: on two H200s
+# edges between all of two devices add 2.9 us to a graph of 11.2 us, and memory operations 12. Kernels that wait for
+# flags add two summands of 16 KiB in 19.5 us and of 16 MiB in 73.6, where edges and a plain kernel take 15.5 and 66.2
+# (`benchmarks.hops`).
 
 Engine: TypeAlias = Literal["direct", "nccl"]
 """What combines summands: kernels of dagpu's, or NCCL."""
