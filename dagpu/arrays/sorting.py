@@ -364,12 +364,12 @@ def _sort_rows(moved: Moved, arguments: Sequence[Any]) -> None:
 
 
 def _ordered(x: NDArray[Any]) -> NDArray[Any]:
-    """Return elements that NumPy puts into the order of these: it has none for bf16, and of bools that of their
-    bytes."""
+    """Return elements that NumPy puts into the order of these: it has none for bf16, of bools that of their bytes, and
+    of halves a wrong one (`np.sort` and `np.partition` of NumPy 2.4.6 where a processor has AVX-512 for 16 bits)."""
     if x.dtype.kind == "b":
         found: NDArray[Any] = as_truth(x)
         return found
-    return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
+    return x.astype(np.float32) if x.dtype.name in ("bfloat16", "float16") else x
 
 
 def sorted_places(rows: NDArray[Any], descending: bool) -> NDArray[np.int64]:
@@ -396,7 +396,7 @@ def _sorted_keys(rows: NDArray[Any]) -> NDArray[Any]:
         zeros = rows[rows == 0]
         if np.isnan(rows).any() or (zeros.size and np.signbit(zeros).any() and not np.signbit(zeros).all()):
             return np.sort(rows, axis=1, kind="stable")
-    return np.sort(rows, axis=1)
+    return np.sort(_ordered(rows), axis=1).astype(rows.dtype, copy=False)
 
 
 def _nothing(out: Any, *_: Any) -> None:
